@@ -1,0 +1,29 @@
+# Each target sets up what it needs: a virtual environment in .venv, with the CPU build of torch first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/hylorada demo --out demo
+
+test: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-fail-under=95
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# An open range for torch would pull gigabytes of CUDA packages onto a machine without a GPU.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,13 @@
+"""The errors a user can repair: each message names the rule, the value and the repair."""
+
+
+class SpecError(ValueError):
+    """Raised when a setting breaks a rule."""
+
+
+class UnsupportedModelError(SpecError):
+    """Raised when a model lacks what an adapter needs, such as token positions."""
+
+
+class CheckpointError(ValueError):
+    """Raised when stored weights do not fit the adapter that should receive them."""
