@@ -1,1 +1,29 @@
 """Adapt causal language models with few trainable numbers, and find out whether each one helped."""
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.adapters.designs import count_landmark_params
+from hylorada.adapters.landmarks import (
+    LandmarkLoRA,
+    LearnableBucketLandmark,
+    OriginalLandmark,
+    PerLayerLandmark,
+    PositionAdaptiveLandmark,
+    SharedLandmark,
+)
+from hylorada.adapters.model import HyLoRADAModel
+from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
+
+__all__ = [
+    "CheckpointError",
+    "HyLoRADAConfig",
+    "HyLoRADAModel",
+    "LandmarkLoRA",
+    "LearnableBucketLandmark",
+    "OriginalLandmark",
+    "PerLayerLandmark",
+    "PositionAdaptiveLandmark",
+    "SharedLandmark",
+    "SpecError",
+    "UnsupportedModelError",
+    "count_landmark_params",
+]

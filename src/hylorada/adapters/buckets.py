@@ -1,0 +1,54 @@
+"""Position buckets: which row of a table a token's position reads.
+
+Every bucket is reachable within `max_positions`, because a row that no position reads never trains.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from hylorada.errors import SpecError
+
+BucketSpacing = Literal["log", "uniform"]
+
+
+def bucket_table(
+    spacing: BucketSpacing, buckets: int, max_positions: int
+) -> Int[Tensor, " positions"]:
+    """Return the bucket of each position 0 .. max_positions - 1.
+
+    `uniform` cuts the positions into equal parts. `log` is exact for the first half of the
+    buckets and logarithmic after it. Where the logarithm would leap over a bucket (short contexts)
+    the spacing is uniform; where there are fewer positions than buckets each position is its own.
+    """
+    check_buckets(spacing, buckets, max_positions)
+    positions = torch.arange(max_positions)
+    uniform = positions * min(buckets, max_positions) // max_positions
+    if spacing == "uniform" or max_positions <= buckets:
+        return uniform
+    exact = max(buckets // 2, 1)
+    growth = torch.log(positions.clamp(min=exact).double() / exact)
+    scale = (buckets - exact) / torch.log(torch.tensor(max_positions / exact, dtype=torch.float64))
+    logarithmic = (exact + (growth * scale).long()).clamp(max=buckets - 1)
+    table = torch.where(positions < exact, positions, logarithmic)
+    reaches_every_bucket = table.unique().numel() == buckets
+    return table if reaches_every_bucket else uniform
+
+
+def check_buckets(spacing: str, buckets: int, max_positions: int) -> None:
+    """Raise SpecError unless the three settings describe at least one bucket."""
+    if spacing not in get_args(BucketSpacing):
+        raise SpecError(f"bucket spacing must be one of {get_args(BucketSpacing)}; got {spacing!r}")
+    if buckets < 1:
+        raise SpecError(f"the number of buckets must be at least 1; got {buckets}")
+    if max_positions < 1:
+        raise SpecError(f"max_positions must be at least 1, a context length; got {max_positions}")
+
+
+def read_bucket(
+    table: Int[Tensor, " positions"], positions: Int[Tensor, "*shape"]
+) -> Int[Tensor, "*shape"]:
+    """Return the bucket of each position; positions beyond the table share its last bucket."""
+    return table[positions.clamp(0, table.numel() - 1)]

@@ -1,0 +1,54 @@
+"""Export to plain LoRA, for users and serving engines without this package."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from peft import LoraConfig, PeftModel
+from safetensors.torch import save_file
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.adapters.model import HyLoRADAModel
+from hylorada.errors import SpecError
+
+
+def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "default") -> None:
+    """Write an adapter as PEFT's own LoRA (or DoRA) format; shared factors are written out.
+
+    Refused where LoRA cannot say what the adapter does: landmarks and position bias that act.
+    """
+    tuner = model.base_model
+    if not isinstance(tuner, HyLoRADAModel):
+        raise SpecError(f"export_lora takes a HyLoRADA model; got {type(tuner).__name__}")
+    if adapter_name not in tuner.peft_config:
+        known = ", ".join(tuner.peft_config)
+        raise SpecError(f"no adapter {adapter_name!r} in the model; it has {known}")
+    state = tuner.shared_state(adapter_name)
+    if state is not None and not state.is_inert():
+        raise SpecError(
+            f"adapter {adapter_name!r} cannot become plain LoRA: its landmarks or position bias "
+            "act; train with landmark_enabled=False and position_bias=False to export"
+        )
+    tensors = {}
+    for name, layer in tuner.lora_layers(adapter_name):
+        head = f"base_model.model.{name}"
+        tensors[f"{head}.lora_A.weight"] = layer.lora_A[adapter_name].weight
+        tensors[f"{head}.lora_B.weight"] = layer.lora_B[adapter_name].weight
+        if layer.lora_bias[adapter_name]:
+            tensors[f"{head}.lora_B.bias"] = layer.lora_B[adapter_name].bias
+        if adapter_name in layer.lora_magnitude_vector:
+            magnitude = layer.lora_magnitude_vector[adapter_name].weight
+            tensors[f"{head}.lora_magnitude_vector"] = magnitude
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()},
+        folder / "adapter_model.safetensors",
+        metadata={"format": "pt"},
+    )
+    plain_config(tuner.peft_config[adapter_name]).save_pretrained(folder)
+
+
+def plain_config(config: HyLoRADAConfig) -> LoraConfig:
+    """Return the LoRA configuration inside a HyLoRADA configuration."""
+    shared = {field.name: getattr(config, field.name) for field in fields(LoraConfig) if field.init}
+    return LoraConfig(**shared | {"peft_type": "LORA", "inference_mode": True})

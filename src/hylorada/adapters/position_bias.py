@@ -1,0 +1,53 @@
+"""Position bias: one shared table and one gate per adapted layer scale the LoRA update.
+
+`delta_p <- delta_p * (1 + sigmoid(g_l) * tanh(b[bucket(p)]))`
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from hylorada.adapters.buckets import bucket_table, read_bucket
+from hylorada.adapters.positions import PositionContext
+
+
+class PositionBias(nn.Module):
+    """The table `b` over logarithmic position buckets and the gates `g`, all zero at the start."""
+
+    bucket_of_position: Tensor
+
+    def __init__(self, layers: int, buckets: int = 64, max_positions: int = 1024) -> None:
+        super().__init__()
+        table = bucket_table("log", buckets, max_positions)
+        self.register_buffer("bucket_of_position", table, persistent=False)
+        self.table = nn.Parameter(torch.zeros(int(table[-1]) + 1))
+        self.gates = nn.Parameter(torch.zeros(layers))
+
+    def forward(
+        self, positions: Int[Tensor, "#batch time"], layer: int
+    ) -> Float[Tensor, "#batch time"]:
+        """Return the factor by which layer `layer` scales its update at each position."""
+        bias = torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
+        return 1.0 + torch.sigmoid(self.gates[layer]) * bias
+
+
+class PositionGain:
+    """One layer's view of an adapter's position bias: the factors of the tokens in flight.
+
+    A plain object, so that the bias is registered once, on the tuner, and not in every layer.
+    """
+
+    def __init__(
+        self, bias: PositionBias, layer: int, adapter: str, context: PositionContext
+    ) -> None:
+        self.bias = bias
+        self.layer = layer
+        self.adapter = adapter
+        self.context = context
+
+    def __call__(
+        self, activations: Float[Tensor, "batch time rank"]
+    ) -> Float[Tensor, "#batch time"]:
+        """Return the factor for each token of the sequences that the adapter serves."""
+        positions = self.context.require(activations.shape[-2], self.adapter)
+        return self.bias(positions.to(activations.device), self.layer)

@@ -1,0 +1,126 @@
+"""What an adapter trains beyond its LoRA layers: landmarks, position bias, shared factors.
+
+It belongs to the model as a whole, so it lives once, on the tuner, and hooks bring it to its place.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.adapters.designs import AFTER_EVERY_BLOCK, READS_THE_PAST, build_landmarks
+from hylorada.adapters.history import PrefixSums
+from hylorada.adapters.position_bias import PositionBias
+from hylorada.adapters.positions import PositionContext
+from hylorada.errors import UnsupportedModelError
+from hylorada.models.anatomy import Decoder, hidden_size
+
+
+class SharedState(nn.Module):
+    """The part of one adapter that no single layer owns."""
+
+    def __init__(self, config: HyLoRADAConfig, model: nn.Module, decoder: Decoder) -> None:
+        super().__init__()
+        self.design = config.landmark_design if config.landmark_enabled else None
+        self.landmarks: nn.Module | None = None
+        self.position_bias: PositionBias | None = None
+        if config.landmark_enabled:
+            self.landmarks = build_landmarks(config, hidden_size(model), len(decoder.layers))
+        self.factors = nn.ParameterDict()
+
+    def is_inert(self) -> bool:
+        """Return whether the landmarks and the position bias change nothing."""
+        return not (self.changes_hidden_states() or self.changes_updates())
+
+    def changes_hidden_states(self) -> bool:
+        """Return whether the landmark module acts: its output scale or offset is not zero."""
+        last = {"bias": "bias", "low_rank": "up", "norm_gain": "gain"}
+        if self.landmarks is None:
+            return False
+        name = last.get(str(self.design), "scale")
+        return any(
+            bool(parameter.any())
+            for full_name, parameter in self.landmarks.named_parameters()
+            if full_name.rpartition(".")[2] == name
+        )
+
+    def changes_updates(self) -> bool:
+        """Return whether the position bias acts."""
+        return self.position_bias is not None and bool(self.position_bias.table.any())
+
+
+class LandmarkSites:
+    """The hooks that apply every active adapter's landmarks: after a norm, or after each block."""
+
+    def __init__(self, context: PositionContext) -> None:
+        self.context = context
+        self.enabled = True
+        self.active: list[str] = []
+        self.states: dict[str, SharedState] = {}
+        self.model_layers = 0
+        self.norms = 0
+        self.norm_calls = 0
+        self.handles: list[RemovableHandle] = []
+
+    def attach(
+        self, states: dict[str, SharedState], norms: dict[str, nn.Module], decoder: Decoder
+    ) -> None:
+        """Listen to the final norm of each adapter in `norms`, or to the blocks in its place."""
+        self.detach()
+        self.states = states
+        self.model_layers = len(decoder.layers)
+        for adapter, norm in norms.items():
+            if states[adapter].design in AFTER_EVERY_BLOCK:
+                self.handles += [
+                    block.register_forward_hook(partial(self._after_block, adapter, index))
+                    for index, block in enumerate(decoder.layers)
+                ]
+            else:
+                self.handles.append(norm.register_forward_hook(partial(self._after_norm, adapter)))
+        self.norms = sum(states[adapter].design not in AFTER_EVERY_BLOCK for adapter in norms)
+        self.handles.append(decoder.module.register_forward_pre_hook(self._start))
+
+    def detach(self) -> None:
+        """Stop listening."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def _start(self, module: nn.Module, args: Any) -> None:
+        self.norm_calls = 0
+
+    def _after_norm(self, adapter: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        if self.norm_calls == self.norms:
+            raise UnsupportedModelError(
+                "this model uses its final norm more than once in a pass; name another module in "
+                "landmark_module or set landmark_enabled=False"
+            )
+        self.norm_calls += 1
+        return self._apply(adapter, None, output)
+
+    def _after_block(
+        self, adapter: str, site: int, module: nn.Module, args: Any, output: Any
+    ) -> Any:
+        if isinstance(output, tuple):
+            return (self._apply(adapter, site, output[0]), *output[1:])
+        return self._apply(adapter, site, output)
+
+    def _apply(self, adapter: str, site: int | None, hidden: Tensor) -> Tensor:
+        rows = self.context.rows(adapter)
+        serves = adapter in self.active if rows is None else bool(rows)
+        if not (self.enabled and serves):
+            return hidden
+        state = self.states[adapter]
+        assert state.landmarks is not None, "only adapters with landmarks are listened for"
+        positions = self.context.require(hidden.shape[1], adapter).to(hidden.device)
+        extra: dict[str, Any] = {} if site is None else {"site": site}
+        if state.design in READS_THE_PAST and self.context.cache is not None:
+            owner = (adapter, site)
+            extra["history"] = PrefixSums.of(self.context.cache, owner, self.model_layers)
+        if rows is None:
+            return state.landmarks(hidden, positions, **extra)
+        changed = state.landmarks(hidden[rows], positions, **extra)
+        return hidden.index_copy(0, torch.tensor(rows, device=hidden.device), changed)
