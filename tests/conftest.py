@@ -6,4 +6,4 @@ from jaxtyping import install_import_hook
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Must run before the first import of the package.
-install_import_hook("hylorada", "beartype.beartype")
+install_import_hook("hylorada", "tests.typechecking.checked")

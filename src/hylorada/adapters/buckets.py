@@ -3,20 +3,16 @@
 Every bucket is reachable within `max_positions`, because a row that no position reads never trains.
 """
 
-from typing import Literal, get_args
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from hylorada.errors import SpecError
 
-BucketSpacing = Literal["log", "uniform"]
+SPACINGS = ("log", "uniform")
 
 
-def bucket_table(
-    spacing: BucketSpacing, buckets: int, max_positions: int
-) -> Int[Tensor, " positions"]:
+def bucket_table(spacing: str, buckets: int, max_positions: int) -> Int[Tensor, " positions"]:
     """Return the bucket of each position 0 .. max_positions - 1.
 
     `uniform` cuts the positions into equal parts. `log` is exact for the first half of the
@@ -39,8 +35,8 @@ def bucket_table(
 
 def check_buckets(spacing: str, buckets: int, max_positions: int) -> None:
     """Raise SpecError unless the three settings describe at least one bucket."""
-    if spacing not in get_args(BucketSpacing):
-        raise SpecError(f"bucket spacing must be one of {get_args(BucketSpacing)}; got {spacing!r}")
+    if spacing not in SPACINGS:
+        raise SpecError(f"bucket spacing must be one of {', '.join(SPACINGS)}; got {spacing!r}")
     if buckets < 1:
         raise SpecError(f"the number of buckets must be at least 1; got {buckets}")
     if max_positions < 1:

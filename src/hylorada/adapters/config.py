@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Literal, get_args
 
 from peft import LoraConfig
 
-from hylorada.adapters.buckets import BucketSpacing, check_buckets
-from hylorada.adapters.designs import LandmarkDesign
+from hylorada.adapters.buckets import check_buckets
+from hylorada.adapters.designs import DESIGNS
 from hylorada.adapters.landmarks import check_temperature
 from hylorada.adapters.registration import add_peft_type
 from hylorada.errors import SpecError
@@ -35,7 +34,7 @@ class HyLoRADAConfig(LoraConfig):
     landmark_enabled: bool = field(
         default=True, metadata={"help": "Add the module that landmark_design names."}
     )
-    landmark_design: LandmarkDesign = field(
+    landmark_design: str = field(
         default="position_adaptive",
         metadata={
             "help": "Landmarks: position_adaptive, learnable, original, per_layer, shared. "
@@ -46,7 +45,7 @@ class HyLoRADAConfig(LoraConfig):
         default=8, metadata={"help": "Landmarks K; the rank of the low_rank control."}
     )
     num_position_buckets: int = field(default=32, metadata={"help": "Rows B of the position gate."})
-    bucket_spacing: BucketSpacing = field(
+    bucket_spacing: str = field(
         default="log", metadata={"help": "How positions become buckets: log or uniform."}
     )
     max_positions: int | None = field(
@@ -56,7 +55,7 @@ class HyLoRADAConfig(LoraConfig):
     bucket_temperature: float = field(
         default=0.1, metadata={"help": "Softness of the learnable buckets."}
     )
-    bucket_temperature_unit: Literal["context", "bucket"] = field(
+    bucket_temperature_unit: str = field(
         default="context",
         metadata={
             "help": "Whether bucket_temperature is a share of the context or of a bucket's width."
@@ -80,7 +79,7 @@ class HyLoRADAConfig(LoraConfig):
     position_bias_buckets: int = field(
         default=64, metadata={"help": "Entries of the position bias table."}
     )
-    share_factors: Literal["A", "B", "AB"] | None = field(
+    share_factors: str | None = field(
         default=None,
         metadata={"help": "LoRA factors shared by equal modules of all layers: A, B or AB."},
     )
@@ -114,12 +113,11 @@ class HyLoRADAConfig(LoraConfig):
             raise SpecError(f"lora_dropout must be in [0, 1); got {self.lora_dropout}")
 
     def _check_landmarks(self) -> None:
-        designs = get_args(LandmarkDesign)
-        if self.landmark_design not in designs:
-            near = get_close_matches(str(self.landmark_design), designs, 1)
+        if self.landmark_design not in DESIGNS:
+            near = get_close_matches(self.landmark_design, DESIGNS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SpecError(
-                f"landmark_design must be one of {', '.join(designs)}; "
+                f"landmark_design must be one of {', '.join(DESIGNS)}; "
                 f"got {self.landmark_design!r}{hint}"
             )
         fewest = {"per_layer": 4, "low_rank": 1, "bias": 1, "static": 1, "norm_gain": 1}

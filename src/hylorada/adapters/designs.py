@@ -1,10 +1,9 @@
 """The designs a configuration can name: what module each builds and where it acts."""
 
-from typing import Literal, Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from hylorada.adapters.buckets import BucketSpacing
 from hylorada.adapters.controls import CONTROLS, Bias, LowRank, NormGain, Static
 from hylorada.adapters.landmarks import (
     LandmarkBank,
@@ -14,29 +13,22 @@ from hylorada.adapters.landmarks import (
     PositionAdaptiveLandmark,
     SharedLandmark,
 )
+from hylorada.errors import SpecError
 
-LandmarkDesign = Literal[
-    "position_adaptive",
-    "learnable",
-    "original",
-    "per_layer",
-    "shared",
-    "bias",
-    "static",
-    "low_rank",
-    "norm_gain",
-]
+LANDMARKS = ("position_adaptive", "learnable", "original", "per_layer", "shared")
+DESIGNS = (*LANDMARKS, *CONTROLS)
 AFTER_EVERY_BLOCK = frozenset({"per_layer", "shared"})
 READS_THE_PAST = frozenset({"original", "per_layer"})
 
 
+@runtime_checkable
 class LandmarkSettings(Protocol):
     """The fields of a configuration that describe a landmark design."""
 
-    landmark_design: LandmarkDesign
+    landmark_design: str
     num_landmarks: int
     num_position_buckets: int
-    bucket_spacing: BucketSpacing
+    bucket_spacing: str
     max_positions: int | None
     bucket_temperature: float
     bucket_temperature_unit: str
@@ -50,7 +42,7 @@ def build_landmarks(settings: LandmarkSettings, hidden_size: int, layers: int) -
     landmarks, scale = settings.num_landmarks, settings.landmark_scale
     buckets, positions = settings.num_position_buckets, settings.max_positions
     spacing, dropout = settings.bucket_spacing, settings.landmark_dropout
-    match settings.landmark_design:
+    match design := settings.landmark_design:
         case "position_adaptive":
             return PositionAdaptiveLandmark(
                 hidden_size, landmarks, buckets, positions, spacing, scale, dropout
@@ -76,6 +68,7 @@ def build_landmarks(settings: LandmarkSettings, hidden_size: int, layers: int) -
             return LowRank(hidden_size, rank=landmarks)
         case "norm_gain":
             return NormGain(hidden_size)
+    raise SpecError(f"landmark_design must be one of {', '.join(DESIGNS)}; got {design!r}")
 
 
 def count_landmark_params(model: nn.Module) -> int:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from hylorada.adapters.buckets import BucketSpacing, bucket_table, read_bucket
+from hylorada.adapters.buckets import bucket_table, read_bucket
 from hylorada.adapters.history import PrefixSums, causal_mean
 from hylorada.errors import SpecError
 
@@ -72,7 +72,7 @@ class PositionAdaptiveLandmark(LandmarkBank):
         num_landmarks: int = 8,
         num_buckets: int = 32,
         max_positions: int = 1024,
-        bucket_spacing: BucketSpacing = "log",
+        bucket_spacing: str = "log",
         scale: float = 0.1,
         dropout: float = 0.0,
         scales: int = 1,
@@ -220,7 +220,7 @@ class SharedLandmark(PositionAdaptiveLandmark):
         num_landmarks: int = 8,
         num_buckets: int = 32,
         max_positions: int = 1024,
-        bucket_spacing: BucketSpacing = "log",
+        bucket_spacing: str = "log",
         scale: float = 0.1,
         dropout: float = 0.0,
     ) -> None:

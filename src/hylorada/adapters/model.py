@@ -94,8 +94,9 @@ class HyLoRADAModel(LoraModel):
             if config.position_bias:
                 buckets, positions = config.position_bias_buckets, config.max_positions
                 state.position_bias = PositionBias(len(layers), buckets, positions)
-            self.lora_shared[adapter_name] = state.to(self._device())
+            self.lora_shared[adapter_name] = state
             self._share_factors(adapter_name, layers, decoder)
+        self._move_adapter_to_device_of_base_layer(adapter_name)
         self._use_fast_paths(adapter_name, layers)
         self._follow_mode(adapter_name, layers)
         self._attach()
@@ -132,7 +133,7 @@ class HyLoRADAModel(LoraModel):
                     weight = factors[adapter_name].weight
                     key = shared_key(letter, name, weight, decoder)
                     if key not in store:
-                        store[key] = nn.Parameter(weight.detach().to(self._device()))
+                        store[key] = nn.Parameter(weight.detach())
                     factors[adapter_name] = SharedFactor(store, key)
 
     def _use_fast_paths(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
@@ -180,9 +181,6 @@ class HyLoRADAModel(LoraModel):
             if config.landmark_enabled
         }
         self.sites.attach(dict(self._shared_states()), norms, decoder)
-
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
     # Switching
 
@@ -238,9 +236,16 @@ class HyLoRADAModel(LoraModel):
 
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
         super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
-        if adapter_name in self.lora_shared:
-            dtype = torch.float32 if autocast_adapter_dtype else None
-            self.lora_shared[adapter_name].to(device=self._device(), dtype=dtype)
+        if adapter_name in self.lora_shared and autocast_adapter_dtype:
+            self.lora_shared[adapter_name].float()
+
+    def _move_adapter_to_device_of_base_layer(
+        self, adapter_name: str, device: torch.device | None = None
+    ) -> None:
+        """Move the shared state to the model; PEFT asks every module for this after loading."""
+        state = self.shared_state(adapter_name)
+        if state is not None and not any(parameter.is_meta for parameter in state.parameters()):
+            state.to(device or next(self.model.parameters()).device)
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:

@@ -1,0 +1,249 @@
+"""What adapters cost: step time, memory and decoding, as ratios to PEFT's LoRA.
+
+Every method sits on its own copy of one model; all copies are timed in one interleaved run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftConfig, PeftModel, UniLoraConfig, VeraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.benches.memory import peak_step_bytes, saved_activation_bytes
+from hylorada.benches.timing import interleave, ratios
+from hylorada.errors import SpecError
+from hylorada.models.anatomy import attention_projections
+from hylorada.seeds import generator
+
+REFERENCE = "PEFT LoRA"
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model and a batch to measure on."""
+
+    name: str
+    family: str
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    batch: int
+    length: int
+    inner: int | None = None
+    key_value_heads: int | None = None
+
+
+SMALL_GPT2 = Shape(
+    name="GPT-2 6x384",
+    family="gpt2",
+    layers=6,
+    width=384,
+    heads=6,
+    vocabulary=4096,
+    batch=4,
+    length=256,
+)
+SMALL_LLAMA = Shape(
+    name="Llama 6x384",
+    family="llama",
+    layers=6,
+    width=384,
+    heads=6,
+    vocabulary=4096,
+    batch=4,
+    length=256,
+)
+GPT2_SMALL = Shape(
+    name="GPT-2 small",
+    family="gpt2",
+    layers=12,
+    width=768,
+    heads=12,
+    vocabulary=50257,
+    batch=16,
+    length=1024,
+)
+LLAMA_1B = Shape(
+    name="Llama 1B",
+    family="llama",
+    layers=16,
+    width=2048,
+    heads=32,
+    vocabulary=32000,
+    batch=4,
+    length=2048,
+    inner=8192,
+    key_value_heads=8,
+)
+
+
+def build(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """Return a randomly initialised model of this shape."""
+    context = max(shape.length, 1024)
+    model: PreTrainedModel
+    with torch.device(device):
+        if shape.family == "gpt2":
+            model = GPT2LMHeadModel(
+                GPT2Config(
+                    vocab_size=shape.vocabulary,
+                    n_positions=context,
+                    n_embd=shape.width,
+                    n_layer=shape.layers,
+                    n_head=shape.heads,
+                    resid_pdrop=0.0,
+                    embd_pdrop=0.0,
+                    attn_pdrop=0.0,
+                    bos_token_id=0,
+                    eos_token_id=0,
+                )
+            )
+        else:
+            model = LlamaForCausalLM(
+                LlamaConfig(
+                    vocab_size=shape.vocabulary,
+                    hidden_size=shape.width,
+                    intermediate_size=shape.inner or 4 * shape.width,
+                    num_hidden_layers=shape.layers,
+                    num_attention_heads=shape.heads,
+                    num_key_value_heads=shape.key_value_heads or shape.heads,
+                    max_position_embeddings=context,
+                )
+            )
+    cast(nn.Module, model).to(dtype)
+    return model
+
+
+def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, PeftConfig]:
+    """Return the configurations to compare, all on the same modules."""
+    chosen = sorted(attention_projections(model)) if targets == "attention" else "all-linear"
+    common: dict[str, Any] = {
+        "target_modules": chosen,
+        "fan_in_fan_out": targets == "attention" and model.config.model_type == "gpt2",
+    }
+    lora = {**common, "r": 8, "lora_alpha": 16, "lora_dropout": dropout}
+    ours = {**lora, "landmark_enabled": False, "position_bias": False}
+    return {
+        REFERENCE: LoraConfig(**lora),
+        "PEFT LoRA again": LoraConfig(**lora),
+        "PEFT rsLoRA": LoraConfig(**lora, use_rslora=True),
+        "PEFT DoRA": LoraConfig(**lora, use_dora=True),
+        "PEFT VeRA": VeraConfig(**common, r=256, vera_dropout=dropout),
+        "PEFT Uni-LoRA": UniLoraConfig(**common, r=8, theta_d_length=4096, unilora_dropout=dropout),
+        "rsLoRA": HyLoRADAConfig(**ours),
+        "DoRA": HyLoRADAConfig(**ours, use_dora=True),
+        "HyLoRADA": HyLoRADAConfig(**lora),
+        "HyLoRADA learnable": HyLoRADAConfig(**lora, landmark_design="learnable"),
+    }
+
+
+def measure_steps(
+    shape: Shape,
+    *,
+    dtype: torch.dtype,
+    targets: str = "attention",
+    dropout: float = 0.0,
+    device: str = "cpu",
+    rounds: int = 15,
+    names: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return time and memory of forward + backward for each method, as ratios to PEFT's LoRA."""
+    configs = methods(build(shape, dtype, "meta"), targets, dropout)
+    chosen = {name: configs[name] for name in names or configs}
+    if REFERENCE not in chosen:
+        raise SpecError(f"the methods must include {REFERENCE!r}; got {', '.join(chosen)}")
+    tokens = torch.randint(
+        shape.vocabulary, (shape.batch, shape.length), generator=generator(SEED, "tokens")
+    ).to(device)
+    models = {
+        name: _adapted(build(shape, dtype, device), config).train()
+        for name, config in chosen.items()
+    }
+    steps = {name: _step(model, tokens) for name, model in models.items()}
+    seconds = interleave(steps, rounds=rounds, warmups=3, seed=SEED)
+    time_ratios = ratios(seconds, REFERENCE, SEED)
+    if device == "cuda":
+        held = {name: peak_step_bytes(step) for name, step in steps.items()}
+    else:
+        held = {
+            name: saved_activation_bytes(model, partial(_loss, model, tokens))
+            for name, model in models.items()
+        }
+    return {
+        "what": "forward + backward",
+        "shape": asdict(shape),
+        "dtype": str(dtype).removeprefix("torch."),
+        "targets": targets,
+        "dropout": dropout,
+        "rounds": rounds,
+        "memory": "peak above rest" if device == "cuda" else "saved activations",
+        "reference_milliseconds": 1000 * sorted(seconds[REFERENCE])[rounds // 2],
+        "methods": {
+            name: {
+                "time": asdict(time_ratios[name]),
+                "memory": held[name] / held[REFERENCE],
+                "megabytes": held[name] / 2**20,
+                "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            }
+            for name, model in models.items()
+        },
+    }
+
+
+def measure_decoding(
+    shape: Shape, *, dtype: torch.dtype, device: str = "cpu", rounds: int = 5, tokens: int = 16
+) -> dict[str, Any]:
+    """Return the time of decoding `tokens` tokens with a cache, all linear layers adapted."""
+    configs = methods(build(shape, dtype, "meta"), "all", 0.0)
+    names = (REFERENCE, "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
+    models = {name: _adapted(build(shape, dtype, device), configs[name]).eval() for name in names}
+    prompt = torch.randint(3, shape.vocabulary, (1, 16), generator=generator(SEED, "prompt")).to(
+        device
+    )
+    decoders = {name: _decode(model, prompt, tokens) for name, model in models.items()}
+    seconds = interleave(decoders, rounds=rounds, warmups=1, seed=SEED)
+    return {
+        "what": f"decoding {tokens} tokens after 16",
+        "shape": asdict(shape),
+        "dtype": str(dtype).removeprefix("torch."),
+        "targets": "all",
+        "rounds": rounds,
+        "methods": {
+            name: {"time": asdict(ratio)}
+            for name, ratio in ratios(seconds, REFERENCE, SEED).items()
+        },
+    }
+
+
+def _adapted(model: PreTrainedModel, config: PeftConfig) -> PeftModel:
+    return get_peft_model(model, config)
+
+
+def _loss(model: PeftModel, tokens: Tensor) -> Tensor:
+    loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    return loss
+
+
+def _step(model: PeftModel, tokens: Tensor) -> Callable[[], None]:
+    def step() -> None:
+        _loss(model, tokens).backward()
+        model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _decode(model: PeftModel, prompt: Tensor, tokens: int) -> Callable[[], None]:
+    @torch.no_grad()
+    def decode() -> None:
+        output = model(input_ids=prompt, use_cache=True)
+        for _ in range(tokens):
+            token = output.logits[:, -1:].argmax(dim=-1)
+            output = model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
+
+    return decode
