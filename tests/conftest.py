@@ -4,6 +4,8 @@ import os
 
 from jaxtyping import install_import_hook
 
+import tests.typechecking
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Must run before the first import of the package.
-install_import_hook("hylorada", "tests.typechecking.checked")
+# Must run before the first import of the package; the hook finds the checker by its name.
+install_import_hook("hylorada", f"{tests.typechecking.__name__}.checked")

@@ -2,6 +2,7 @@
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.adapters.designs import count_landmark_params
+from hylorada.adapters.export import export_lora
 from hylorada.adapters.landmarks import (
     LandmarkLoRA,
     LearnableBucketLandmark,
@@ -26,4 +27,5 @@ __all__ = [
     "SpecError",
     "UnsupportedModelError",
     "count_landmark_params",
+    "export_lora",
 ]

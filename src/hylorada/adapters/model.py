@@ -188,6 +188,9 @@ class HyLoRADAModel(LoraModel):
         """Activate one or several adapters, LoRA layers and shared state alike."""
         super().set_adapter(adapter_name, inference_mode=inference_mode)
         active = [adapter_name] if isinstance(adapter_name, str) else list(adapter_name)
+        self._activate_shared(active, inference_mode)
+
+    def _activate_shared(self, active: list[str], inference_mode: bool) -> None:
         self.sites.active = active
         for name, state in self._shared_states():
             state.requires_grad_(name in active and not inference_mode)
@@ -224,7 +227,7 @@ class HyLoRADAModel(LoraModel):
         self.positions.detach()
         self.sites.detach()
         self._attach()
-        self.sites.active = self.active_adapters
+        self._activate_shared(self.active_adapters, inference_mode=False)  # as PEFT's layers do
 
     def _shared_states(self) -> list[tuple[str, SharedState]]:
         states = self._modules.get("lora_shared")  # absent while PEFT injects the first adapter
@@ -279,25 +282,37 @@ class HyLoRADAModel(LoraModel):
 
     # Merging
 
-    def _check_merge_allowed(self) -> None:
-        super()._check_merge_allowed()
-        for name, state in self._shared_states():
-            if name in self.active_adapters and not state.is_inert():
+    def merge_adapter(
+        self, adapter_names: list[str] | None = None, safe_merge: bool = False
+    ) -> None:
+        """Merge LoRA into the base weights, where that is all the adapter does."""
+        self._refuse_to_merge_what_depends_on_positions(adapter_names)
+        super().merge_adapter(adapter_names, safe_merge)
+
+    def _unload_and_optionally_merge(
+        self,
+        merge: bool = True,
+        progressbar: bool = True,
+        safe_merge: bool = False,
+        adapter_names: list[str] | None = None,
+    ) -> nn.Module:
+        if merge:
+            self._refuse_to_merge_what_depends_on_positions(adapter_names)
+        model: nn.Module = super()._unload_and_optionally_merge(
+            merge, progressbar, safe_merge, adapter_names
+        )
+        self.positions.detach()
+        self.sites.detach()
+        return model
+
+    def _refuse_to_merge_what_depends_on_positions(self, adapter_names: list[str] | None) -> None:
+        for name in adapter_names or self.active_adapters:
+            state = self.shared_state(name)
+            if state is not None and not state.is_inert():
                 raise SpecError(
                     f"adapter {name!r} cannot be merged: landmarks and position bias depend on "
                     "the token's position; keep it unmerged, or remove it with unload()"
                 )
-
-    def merge_adapter(self, *args: Any, **kwargs: Any) -> None:
-        """Merge LoRA into the base weights, where that is all the adapter does."""
-        self._check_merge_allowed()
-        super().merge_adapter(*args, **kwargs)
-
-    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
-        model: nn.Module = super()._unload_and_optionally_merge(*args, **kwargs)
-        self.positions.detach()
-        self.sites.detach()
-        return model
 
     def add_weighted_adapter(
         self, adapters: list[str], weights: list[float], adapter_name: str, **kwargs: Any
@@ -310,6 +325,11 @@ class HyLoRADAModel(LoraModel):
                     "landmarks, position bias or shared factors"
                 )
         super().add_weighted_adapter(adapters, weights, adapter_name, **kwargs)
+        # PEFT writes the scaling into the new factors and forgets that rsLoRA would apply another.
+        self.peft_config[adapter_name].use_rslora = False
+        for _, layer in self.lora_layers(adapter_name):
+            layer.use_rslora[adapter_name] = False
+            layer.scaling[adapter_name] = layer.lora_alpha[adapter_name] / layer.r[adapter_name]
 
 
 def fast_variant(layer: LoraLayer, adapter_name: str) -> type[FastLora] | type[FastDora] | None:

@@ -49,5 +49,8 @@ class PositionGain:
         self, activations: Float[Tensor, "batch time rank"]
     ) -> Float[Tensor, "#batch time"]:
         """Return the factor for each token of the sequences that the adapter serves."""
-        positions = self.context.require(activations.shape[-2], self.adapter)
+        positions = self.context.require(activations.shape[-2])
+        rows = self.context.rows(self.adapter)
+        if rows is not None and len(positions) > 1:
+            positions = positions[rows]
         return self.bias(positions.to(activations.device), self.layer)

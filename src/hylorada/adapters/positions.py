@@ -67,8 +67,8 @@ class PositionContext:
             return None
         return [row for row, name in enumerate(self.mixed_batch) if name == adapter]
 
-    def require(self, length: int, adapter: str) -> Positions:
-        """Return the positions of the `length` tokens in flight that `adapter` serves."""
+    def require(self, length: int) -> Positions:
+        """Return the positions of the `length` tokens in flight, or say why they are unknown."""
         if self.current is None:
             raise UnsupportedModelError(
                 "token positions are unknown here: call the model through model(...), "
@@ -79,8 +79,7 @@ class PositionContext:
                 f"got {self.current.shape[-1]} positions for {length} tokens; pass position_ids "
                 "of the input's own length"
             )
-        rows = self.rows(adapter)
-        return self.current if rows is None or len(self.current) == 1 else self.current[rows]
+        return self.current
 
     def _enter_decoder(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = dict(zip(self.arguments, args, strict=False)) | kwargs

@@ -115,12 +115,14 @@ class LandmarkSites:
             return hidden
         state = self.states[adapter]
         assert state.landmarks is not None, "only adapters with landmarks are listened for"
-        positions = self.context.require(hidden.shape[1], adapter).to(hidden.device)
+        positions = self.context.require(hidden.shape[1]).to(hidden.device)
         extra: dict[str, Any] = {} if site is None else {"site": site}
         if state.design in READS_THE_PAST and self.context.cache is not None:
             owner = (adapter, site)
             extra["history"] = PrefixSums.of(self.context.cache, owner, self.model_layers)
+        changed = state.landmarks(hidden, positions, **extra)
         if rows is None:
-            return state.landmarks(hidden, positions, **extra)
-        changed = state.landmarks(hidden[rows], positions, **extra)
-        return hidden.index_copy(0, torch.tensor(rows, device=hidden.device), changed)
+            return changed
+        # The whole batch went in, so that a history keeps the rows that beam search reorders.
+        index = torch.tensor(rows, device=hidden.device)
+        return hidden.index_copy(0, index, changed[index])
