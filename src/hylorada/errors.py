@@ -9,5 +9,9 @@ class UnsupportedModelError(SpecError):
     """Raised when a model lacks what an adapter needs, such as token positions."""
 
 
+class RunError(RuntimeError):
+    """Raised when a run cannot end in a result: it diverged, or something did not train."""
+
+
 class CheckpointError(ValueError):
     """Raised when stored weights do not fit the adapter that should receive them."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 
 from peft import LoraConfig
 
@@ -107,8 +108,8 @@ class HyLoRADAConfig(LoraConfig):
     def _check_lora(self) -> None:
         if self.r < 1:
             raise SpecError(f"r must be at least 1; got {self.r}")
-        if self.lora_alpha <= 0:
-            raise SpecError(f"lora_alpha must be positive; got {self.lora_alpha}")
+        if not 0 < self.lora_alpha < inf:
+            raise SpecError(f"lora_alpha must be positive and finite; got {self.lora_alpha}")
         if not 0.0 <= self.lora_dropout < 1.0:
             raise SpecError(f"lora_dropout must be in [0, 1); got {self.lora_dropout}")
 
@@ -135,7 +136,9 @@ class HyLoRADAConfig(LoraConfig):
             )
         check_buckets(self.bucket_spacing, self.num_position_buckets, self.max_positions or 1)
         check_temperature(self.bucket_temperature, self.bucket_temperature_unit)
-        if self.landmark_scale < 0:
-            raise SpecError(f"landmark_scale must not be negative; got {self.landmark_scale}")
+        if not 0 <= self.landmark_scale < inf:
+            raise SpecError(
+                f"landmark_scale must be finite and not negative; got {self.landmark_scale}"
+            )
         if not 0.0 <= self.landmark_dropout < 1.0:
             raise SpecError(f"landmark_dropout must be in [0, 1); got {self.landmark_dropout}")

@@ -3,11 +3,12 @@
 from dataclasses import fields
 from pathlib import Path
 
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.adapters.model import HyLoRADAModel
+from hylorada.adapters.model import SHARED, HyLoRADAModel
+from hylorada.adapters.sharing import SharedFactor
 from hylorada.errors import SpecError
 
 
@@ -28,16 +29,16 @@ def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "defau
             f"adapter {adapter_name!r} cannot become plain LoRA: its landmarks or position bias "
             "act; train with landmark_enabled=False and position_bias=False to export"
         )
-    tensors = {}
+    tensors = {
+        name: tensor
+        for name, tensor in get_peft_model_state_dict(model, adapter_name=adapter_name).items()
+        if not name.startswith(SHARED)
+    }
     for name, layer in tuner.lora_layers(adapter_name):
-        head = f"base_model.model.{name}"
-        tensors[f"{head}.lora_A.weight"] = layer.lora_A[adapter_name].weight
-        tensors[f"{head}.lora_B.weight"] = layer.lora_B[adapter_name].weight
-        if layer.lora_bias[adapter_name]:
-            tensors[f"{head}.lora_B.bias"] = layer.lora_B[adapter_name].bias
-        if adapter_name in layer.lora_magnitude_vector:
-            magnitude = layer.lora_magnitude_vector[adapter_name].weight
-            tensors[f"{head}.lora_magnitude_vector"] = magnitude
+        for factor in ("lora_A", "lora_B"):
+            module = dict(getattr(layer, factor)).get(adapter_name)
+            if isinstance(module, SharedFactor):
+                tensors[f"base_model.model.{name}.{factor}.weight"] = module.weight
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(

@@ -16,6 +16,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 class PrefixSums(DynamicLayer):
     """A layer of a model's cache that holds the running sums of hidden states at one site."""
 
+    # A static cache stays one in the eyes of transformers, which then masks its unfilled part.
+    is_compileable = True
+
     def __init__(self, owner: Hashable) -> None:
         super().__init__()
         self.owner = owner

@@ -4,6 +4,8 @@ After the final norm a landmark is a gated mixture of K static logit biases,
 `lm_head(h') = lm_head(h) + scale * sum_k g_k (W_e L_k)`: it moves no information between tokens.
 """
 
+from math import inf
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -125,8 +127,11 @@ class LearnableBucketLandmark(PositionAdaptiveLandmark):
         scale: float = 0.1,
         dropout: float = 0.0,
     ) -> None:
-        if num_buckets < 2:
-            raise SpecError(f"learnable buckets need at least 2 buckets; got {num_buckets}")
+        if min(num_buckets, max_positions) < 2:
+            raise SpecError(
+                "learnable buckets need at least 2 buckets and 2 positions; got "
+                f"num_buckets={num_buckets}, max_positions={max_positions}"
+            )
         check_temperature(temperature, unit)
         super().__init__(
             hidden_size, num_landmarks, num_buckets, max_positions, "uniform", scale, dropout
@@ -247,7 +252,7 @@ def positions_or_arange(
 
 def check_temperature(temperature: float, unit: str) -> None:
     """Raise SpecError unless the softness of learnable buckets is usable."""
-    if temperature <= 0:
-        raise SpecError(f"bucket temperature must be positive; got {temperature}")
+    if not 0 < temperature < inf:
+        raise SpecError(f"bucket temperature must be positive and finite; got {temperature}")
     if unit not in ("context", "bucket"):
         raise SpecError(f"bucket temperature unit must be 'context' or 'bucket'; got {unit!r}")

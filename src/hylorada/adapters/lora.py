@@ -36,7 +36,7 @@ class LowRankUpdate:
         up = layer.lora_B[adapter].weight.to(result.dtype)
         inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(result.dtype)), down)
         if self.gain is not None:
-            inner = inner * self.gain(inner).to(result.dtype)[..., None]
+            inner = inner * self.gain(inner)[..., None]
         flat = result.reshape(-1, result.shape[-1])
         return torch.addmm(flat, inner.reshape(-1, inner.shape[-1]), up.t()).view(result.shape)
 
@@ -87,13 +87,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with direction and magnitude adapted."""
-        base = module.get_base_layer()
-        bias = getattr(base, "bias", None)
-        product = result if bias is None else result - bias
-        updated = self.accumulate(module, active_adapter, x, product)
+        updated = self.accumulate(module, active_adapter, x, result)
         magnitude = module.lora_magnitude_vector[active_adapter].weight
-        factor = (magnitude / self.row_norm(module, active_adapter)).to(result.dtype)
-        return updated * factor if bias is None else torch.addcmul(bias, updated, factor)
+        factor = magnitude / self.row_norm(module, active_adapter)
+        bias = getattr(module.get_base_layer(), "bias", None)
+        return scale_rows(updated, factor, bias)
 
     @torch.no_grad()
     def row_norm(self, layer: LoraLayer, adapter: str) -> Float[Tensor, " out_dim"]:
@@ -139,10 +137,23 @@ def factored_row_norm(
 ) -> Float[Tensor, " out_dim"]:
     """Return `sqrt(|W|^2 + 2 s <B, W A^T> + s^2 <B (A A^T), B>)` per output row, in float32."""
     down, up = down.float(), up.float()
-    cross = (up * frozen_product.float().t()).sum(dim=1)
-    quadratic = ((up @ (down @ down.t())) * up).sum(dim=1)
-    square = frozen_square + 2 * scaling * cross + scaling**2 * quadratic
-    return square.clamp(min=SMALLEST_SQUARE).sqrt()
+    # <B, 2 s W A^T + s^2 B (A A^T)>: one matrix product and one pass over B.
+    inner = torch.addmm(
+        frozen_product.float().t(), up, down @ down.t(), beta=2 * scaling, alpha=scaling**2
+    )
+    return (frozen_square + (up * inner).sum(dim=1)).clamp(min=SMALLEST_SQUARE).sqrt()
+
+
+def scale_rows(
+    updated: Float[Tensor, "*batch out_dim"],
+    factor: Float[Tensor, " out_dim"],
+    bias: Float[Tensor, " out_dim"] | None,
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return `factor * (updated - bias) + bias`: the rescaling that leaves the bias outside."""
+    cast = factor.to(updated.dtype)
+    if bias is None:
+        return updated * cast
+    return torch.addcmul(((1 - factor) * bias).to(updated.dtype), updated, cast)
 
 
 def frozen_product(

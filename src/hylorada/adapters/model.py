@@ -109,7 +109,7 @@ class HyLoRADAModel(LoraModel):
     def lora_layers(self, adapter_name: str) -> Iterator[tuple[str, LoraLayer]]:
         """Yield the name and the LoRA layer of every module the adapter acts on."""
         for name, module in self.model.named_modules():
-            if isinstance(module, LoraLayer) and adapter_name in module.lora_A:
+            if isinstance(module, LoraLayer) and adapter_name in module.r:
                 yield name, module
 
     def _check_ranks(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
@@ -129,7 +129,7 @@ class HyLoRADAModel(LoraModel):
         store = nn.ParameterDict() if state is None else state.factors
         for name, layer in layers.items():
             for letter, factors in (("A", layer.lora_A), ("B", layer.lora_B)):
-                if letter in which:
+                if letter in which and adapter_name in factors:  # an embedding has others
                     weight = factors[adapter_name].weight
                     key = shared_key(letter, name, weight, decoder)
                     if key not in store:
@@ -153,8 +153,7 @@ class HyLoRADAModel(LoraModel):
                 )
             # The fast paths cast the small factors down; PEFT would cast the activations up.
             layer.cast_input_dtype_enabled = not all(
-                isinstance(layer.lora_variant.get(adapter), LowRankUpdate)
-                for adapter in layer.lora_A
+                isinstance(layer.lora_variant.get(adapter), LowRankUpdate) for adapter in layer.r
             )
 
     def _position_bias(self, adapter_name: str) -> PositionBias | None:

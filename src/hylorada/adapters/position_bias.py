@@ -24,17 +24,18 @@ class PositionBias(nn.Module):
         self.gates = nn.Parameter(torch.zeros(layers))
 
     def forward(
-        self, positions: Int[Tensor, "#batch time"], layer: int
-    ) -> Float[Tensor, "#batch time"]:
-        """Return the factor by which layer `layer` scales its update at each position."""
+        self, positions: Int[Tensor, "#batch time"]
+    ) -> Float[Tensor, " layers #batch time"]:
+        """Return the factor by which each layer scales its update at each position."""
         bias = torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
-        return 1.0 + torch.sigmoid(self.gates[layer]) * bias
+        return 1.0 + torch.sigmoid(self.gates)[:, None, None] * bias
 
 
 class PositionGain:
     """One layer's view of an adapter's position bias: the factors of the tokens in flight.
 
-    A plain object, so that the bias is registered once, on the tuner, and not in every layer.
+    A plain object, so that the bias is registered once, on the tuner, and not in every layer. The
+    first layer of a pass computes the factors of all layers.
     """
 
     def __init__(
@@ -48,9 +49,12 @@ class PositionGain:
     def __call__(
         self, activations: Float[Tensor, "batch time rank"]
     ) -> Float[Tensor, "#batch time"]:
-        """Return the factor for each token of the sequences that the adapter serves."""
+        """Return the factor of each token of the sequences that the adapter serves."""
         positions = self.context.require(activations.shape[-2])
+        key = (self.adapter, activations.dtype, activations.device)
+        if key not in self.context.derived:
+            factors = self.bias(positions.to(activations.device)).to(activations.dtype)
+            self.context.derived[key] = factors.unbind()
+        factor: Tensor = self.context.derived[key][self.layer]
         rows = self.context.rows(self.adapter)
-        if rows is not None and len(positions) > 1:
-            positions = positions[rows]
-        return self.bias(positions.to(activations.device), self.layer)
+        return factor if rows is None or len(factor) == 1 else factor[rows]

@@ -6,7 +6,7 @@ and packed batches agree. Nothing falls back silently: without positions there i
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ class PositionContext:
 
     def __init__(self) -> None:
         self.current: Tensor | None = None
+        self.derived: dict[Hashable, Any] = {}
         self.cache: Cache | None = None
         self.mixed_batch: list[str] | None = None
         self.handles: list[RemovableHandle] = []
@@ -67,6 +68,11 @@ class PositionContext:
             return None
         return [row for row, name in enumerate(self.mixed_batch) if name == adapter]
 
+    def start(self, positions: Tensor | None) -> None:
+        """Make these the positions in flight, and forget what was derived from others."""
+        self.current = positions
+        self.derived = {}
+
     def require(self, length: int) -> Positions:
         """Return the positions of the `length` tokens in flight, or say why they are unknown."""
         if self.current is None:
@@ -83,14 +89,15 @@ class PositionContext:
 
     def _enter_decoder(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = dict(zip(self.arguments, args, strict=False)) | kwargs
-        self.current = resolve_positions(inputs)
+        self.start(resolve_positions(inputs))
         self.cache = None
         for layer in self.checkpointed:
             if getattr(layer, "gradient_checkpointing", False):
                 self._carry_into_recomputation(layer)
 
     def _leave_decoder(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.current = self.cache = None
+        self.start(None)
+        self.cache = None
 
     def _enter_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         for value in (*kwargs.values(), *args):
@@ -123,12 +130,12 @@ class CheckpointWithPositions:
         return self.inner(partial(self._run, self.context.current, function), *args, **kwargs)
 
     def _run(self, positions: Tensor | None, function: Callable[..., Any], *args: Any) -> Any:
-        outside = self.context.current
-        self.context.current = positions
+        outside, derived = self.context.current, self.context.derived
+        self.context.start(positions)
         try:
             return function(*args)
         finally:
-            self.context.current = outside
+            self.context.current, self.context.derived = outside, derived
 
 
 def resolve_positions(inputs: dict[str, Any]) -> Positions | None:

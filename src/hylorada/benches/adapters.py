@@ -3,14 +3,20 @@
 Every method sits on its own copy of one model; all copies are timed in one interleaved run.
 """
 
+import os
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
 
+import peft
 import torch
+import transformers
 from peft import LoraConfig, PeftConfig, PeftModel, UniLoraConfig, VeraConfig, get_peft_model
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hylorada.adapters.config import HyLoRADAConfig
@@ -58,6 +64,16 @@ SMALL_LLAMA = Shape(
     heads=6,
     vocabulary=4096,
     batch=4,
+    length=256,
+)
+WIDE_LLAMA = Shape(
+    name="Llama 6x1024",
+    family="llama",
+    layers=6,
+    width=1024,
+    heads=16,
+    vocabulary=4096,
+    batch=1,
     length=256,
 )
 GPT2_SMALL = Shape(
@@ -140,6 +156,28 @@ def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, P
         "DoRA": HyLoRADAConfig(**ours, use_dora=True),
         "HyLoRADA": HyLoRADAConfig(**lora),
         "HyLoRADA learnable": HyLoRADAConfig(**lora, landmark_design="learnable"),
+    }
+
+
+def measure_on_cpu(rounds: int = 15) -> dict[str, Any]:
+    """Return all CPU measurements, with progress on standard error."""
+    float32, bfloat16 = torch.float32, torch.bfloat16
+    steps: list[dict[str, Any]] = [
+        {"shape": SMALL_GPT2, "dtype": float32},
+        {"shape": SMALL_LLAMA, "dtype": float32},
+        {"shape": SMALL_GPT2, "dtype": bfloat16},
+        {"shape": SMALL_GPT2, "dtype": bfloat16, "targets": "all"},
+    ]
+    bar = partial(tqdm, desc="measuring", unit="table", file=sys.stderr)
+    runs = [measure_steps(**step, rounds=rounds) for step in bar(steps)]
+    runs.append(measure_decoding(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2)))
+    versions = {module.__name__: module.__version__ for module in (torch, transformers, peft)}
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    return {
+        "machine": machine,
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+        "runs": runs,
     }
 
 

@@ -1,13 +1,21 @@
 """Where things are in a causal language model, found from its module tree, not from names."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.errors import UnsupportedModelError
 
+# A widened context comes first: under dynamic scaling the other names keep the original length.
+CONTEXT_NAMES = (
+    "widened_context",
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+)
 ENDLESS_CONTEXT = 2048  # for models that declare no context length (ALiBi); what BLOOM trained on
 
 
@@ -83,16 +91,14 @@ def attention_projections(model: nn.Module) -> set[str]:
 
 def hidden_size(model: nn.Module) -> int:
     """Return the width of the residual stream."""
-    return int(_text_config(model)["hidden_size"])
+    return int(_text_config(model).hidden_size)
 
 
 def context_length(model: nn.Module) -> int:
     """Return the context the model was built for, in tokens."""
     config = _text_config(model)
-    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        if config.get(key):
-            return int(config[key])
-    return ENDLESS_CONTEXT
+    declared = (getattr(config, name, None) for name in CONTEXT_NAMES)
+    return next((int(length) for length in declared if length), ENDLESS_CONTEXT)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -102,15 +108,14 @@ def is_linear(module: nn.Module) -> bool:
     )
 
 
-def _text_config(model: nn.Module) -> dict[str, Any]:
+def _text_config(model: nn.Module) -> PreTrainedConfig:
     config = getattr(model, "config", None)
     if config is None:
         raise UnsupportedModelError(
             f"the model needs a transformers config; {type(model).__name__} has none"
         )
-    text = config.get_text_config()
-    names = {"hidden_size", "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"}
-    return {name: getattr(text, name, None) for name in names}
+    text: PreTrainedConfig = config.get_text_config()
+    return text
 
 
 def _is_leaf(module: nn.Module) -> bool:
