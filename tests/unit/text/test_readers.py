@@ -1,0 +1,120 @@
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from hylorada.errors import SpecError
+from hylorada.text.readers import (
+    json_rows,
+    kind_of,
+    parquet_rows,
+    plain_lines,
+    plain_text,
+    row_identifier,
+    row_text,
+)
+
+ROWS = [{"text": "one"}, {"text": "zwei ß"}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def written_parquet(path: Path, rows: list[dict[str, str]]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def test_the_kind_of_a_file_is_the_suffix_under_the_compression() -> None:
+    names = ["a.txt", "a.jsonl.xz", "wiki.test.raw", "B.PARQUET", "a.zip", "README", "a.gz"]
+    kinds = [kind_of(Path(name)) for name in names]
+    assert kinds == [".txt", ".jsonl", ".raw", ".parquet", None, None, None]
+
+
+def test_plain_text_keeps_line_ends_and_unicode(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("é\r\n\n".encode())
+    assert plain_text(path) == "é\r\n\n"
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match=r"a\.txt must be UTF-8"):
+        plain_text(path)
+    with pytest.raises(SpecError, match=r"a\.txt must be UTF-8"):
+        list(plain_lines(path))
+
+
+def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(b"plain")
+    with pytest.raises(SpecError, match="xz"):
+        plain_text(path)
+
+
+def test_json_rows_come_from_plain_and_compressed_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINES + "\n")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(LINES)
+    with lzma.open(tmp_path / "a.jsonl.xz", "wt", encoding="utf-8") as file:
+        file.write(LINES)
+    for path in tmp_path.iterdir():
+        assert list(json_rows(path)) == ROWS
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": \n')
+    with pytest.raises(SpecError, match=r"a\.jsonl, line 2, is no JSON"):
+        list(json_rows(path))
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("[1]\n")
+    with pytest.raises(SpecError, match=r"line 1, must be a JSON object.*got list"):
+        list(json_rows(path))
+
+
+def test_parquet_rows_come_in_order(tmp_path: Path) -> None:
+    assert list(parquet_rows(written_parquet(tmp_path / "a.parquet", ROWS))) == ROWS
+
+
+def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(SpecError, match="is no parquet file"):
+        list(parquet_rows(path))
+
+
+def test_the_text_is_found_under_its_usual_names_or_as_the_only_string() -> None:
+    assert row_text({"title": "t", "content": "c"}, None, "row 1") == "c"
+    assert row_text({"number": 3, "speech": "s"}, None, "row 1") == "s"
+
+
+def test_a_chosen_field_wins_over_the_usual_names() -> None:
+    assert row_text({"text": "t", "speech": "s"}, "speech", "row 1") == "s"
+
+
+def test_an_unclear_field_lists_what_there_is() -> None:
+    with pytest.raises(SpecError, match=r"`text_field`.*its fields are left, right"):
+        row_text({"left": "a", "right": "b"}, None, "row 1")
+
+
+def test_a_missing_chosen_field_lists_what_there_is() -> None:
+    with pytest.raises(SpecError, match="row 7 has no field 'speech'; its fields are text"):
+        row_text({"text": "t"}, "speech", "row 7")
+
+
+def test_a_field_that_holds_no_text_is_refused() -> None:
+    with pytest.raises(SpecError, match="field 'text' of row 1 must be text; got int"):
+        row_text({"text": 3}, "text", "row 1")
+
+
+def test_a_row_is_called_by_its_own_name_or_by_its_place() -> None:
+    assert row_identifier({"id": 7, "title": "x"}, "a:1") == "7"
+    assert row_identifier({"id": None, "title": "x"}, "a:1") == "x"
+    assert row_identifier({"text": "t"}, "a:1") == "a:1"
