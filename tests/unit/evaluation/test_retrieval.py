@@ -1,0 +1,154 @@
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.evaluation.models import CopyModel, byte_tokenizer, gpt2, uniform
+
+from hylorada.errors import SpecError
+from hylorada.evaluation.likelihood import Likelihood
+from hylorada.evaluation.retrieval import (
+    evidence_position,
+    retrieval,
+    summarise_evidence,
+    summarise_matches,
+)
+from hylorada.evaluation.rows import RowScores
+
+BYTES = 257
+
+
+def test_summary_follows_the_formulas() -> None:
+    depths = (0.0, 0.3, 0.7, 1.0)
+    # Columns: four depths, closed, oracle.
+    table = np.array([[1.0, 3.0, 2.0, 1.0, 5.0, 0.0], [2.0, 2.0, 3.0, 2.0, 5.0, 1.0]])
+    result: dict[str, Any] = summarise_evidence(table, np.array([1.0, 1.0]), depths)
+    assert result["value"] == pytest.approx(math.exp(2.5))
+    assert result["lim_gap"]["value"] == pytest.approx(1.0)
+    # Closed is worth 5, oracle 0.5 on average, so the middle recovers 2.5 of 4.5.
+    assert result["utilisation"]["value"] == pytest.approx(2.5 / 4.5)
+    assert result["worst_utilisation"] == pytest.approx(2.5 / 4.5)
+    assert result["curve"][0]["utilisation"]["value"] == pytest.approx(3.5 / 4.5)
+    assert [part["value"] for part in result["curve"]] == [1.5, 2.5, 2.5, 1.5]
+    assert (result["items"], result["tokens"]) == (2, 8)
+
+
+def test_items_are_weighted_by_their_answer_tokens() -> None:
+    table = np.array([[1.0, 1.0, 9.0, 0.0], [4.0, 4.0, 9.0, 0.0]])
+    result: dict[str, Any] = summarise_evidence(table, np.array([1.0, 2.0]), (0.0, 0.5))
+    assert result["value"] == pytest.approx(math.exp(3.0))
+
+
+def test_utilisation_is_unknown_if_the_evidence_is_worth_nothing() -> None:
+    table = np.full((3, 4), 2.0)
+    result: dict[str, Any] = summarise_evidence(table, np.ones(3), (0.0, 0.5))
+    assert result["utilisation"] is None
+    assert result["worst_utilisation"] is None
+    assert result["lim_gap"]["value"] == 0.0
+
+
+def test_depths_without_middle_are_refused() -> None:
+    with pytest.raises(SpecError, match="middle"):
+        summarise_evidence(np.ones((1, 4)), np.ones(1), (0.0, 1.0))
+
+
+def test_a_uniform_model_has_a_lim_ppl_of_its_vocabulary_and_no_gap() -> None:
+    result: dict[str, Any] = evidence_position(
+        Likelihood(uniform(BYTES)), byte_tokenizer(), length=200, items=2
+    )
+    assert result["value"] == pytest.approx(BYTES, rel=1e-5)
+    assert result["lim_gap"]["value"] == pytest.approx(0.0, abs=1e-6)
+    assert len(result["curve"]) == 11
+
+
+def test_a_model_that_copies_from_anywhere_uses_all_of_the_evidence() -> None:
+    engine = Likelihood(CopyModel(BYTES, window=1000))
+    result: dict[str, Any] = evidence_position(engine, byte_tokenizer(), length=256, items=2)
+    assert result["value"] == pytest.approx(1.0, abs=0.01)
+    assert result["utilisation"]["value"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_model_with_a_short_window_loses_the_beginning() -> None:
+    engine = Likelihood(CopyModel(BYTES, window=160))
+    result: dict[str, Any] = evidence_position(
+        engine, byte_tokenizer(), length=400, items=2, depths=(0.0, 0.5, 1.0)
+    )
+    first, _, last = (part["utilisation"]["value"] for part in result["curve"])
+    assert last == pytest.approx(1.0, abs=0.01)
+    assert first < 0.2
+    assert result["worst_utilisation"] == pytest.approx(min(first, result["worst_utilisation"]))
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    engine = Likelihood(gpt2(context=150, vocabulary=BYTES))
+    first, again, other = (
+        evidence_position(engine, byte_tokenizer(), length=150, items=2, seed=seed)
+        for seed in (5, 5, 6)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_exact_match_needs_every_token() -> None:
+    def score(*hits: bool) -> RowScores:
+        return RowScores(np.zeros(len(hits), dtype=np.float32), np.array(hits))
+
+    scores = [score(True, True), score(True, False), score(True, True), score(False, False)]
+    result: dict[str, Any] = summarise_matches(scores, (0.0, 1.0), items=2)
+    assert [part["value"] for part in result["curve"]] == [1.0, 0.0]
+    assert result["value"] == 0.5
+    assert result["worst_depth"] == 0.0
+    assert result["matching_tokens"]["value"] == pytest.approx((0.75 + 0.5) / 2)
+    assert (result["items"], result["prompts"], result["clusters"]) == (2, 4, 2)
+
+
+def test_a_copying_model_finds_every_pass_key_and_a_uniform_one_none() -> None:
+    arguments: dict[str, Any] = {"lengths": (160, 220), "items": 2, "tasks": ("passkey",)}
+    copying: dict[str, Any] = retrieval(
+        Likelihood(CopyModel(BYTES, window=1000, matched=7)), byte_tokenizer(), **arguments
+    )
+    knowing_nothing: dict[str, Any] = retrieval(
+        Likelihood(uniform(BYTES)), byte_tokenizer(), **arguments
+    )
+    assert [part["length"] for part in copying["results"]] == [160, 220]
+    assert [part["value"] for part in copying["results"]] == [1.0, 1.0]
+    assert [part["value"] for part in knowing_nothing["results"]] == [0.0, 0.0]
+
+
+def test_key_values_come_from_a_file_where_one_is_given(tmp_path: Path) -> None:
+    pairs = [[f"key-{index}", f"value-{index * 7}"] for index in range(5)]
+    record = {"ordered_kv_records": pairs, "key": pairs[2][0], "value": pairs[2][1]}
+    path = tmp_path / "pairs.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as lines:
+        lines.write(json.dumps(record) + "\n")
+    result: dict[str, Any] = retrieval(
+        Likelihood(CopyModel(BYTES, window=1000)),
+        byte_tokenizer(),
+        lengths=(300,),
+        tasks=("key_value",),
+        key_values=path,
+    )
+    (only,) = result["results"]
+    assert only["items"] == 1
+    # The answer starts after `Value: "`, which stands nowhere else; from `valu` on it is copied,
+    # up to the number, where the last pair is as near as the wanted one.
+    assert 0.1 < only["matching_tokens"]["value"] < 1.0
+
+
+def test_a_length_without_room_for_two_pairs_is_reported_and_not_guessed() -> None:
+    result: dict[str, Any] = retrieval(
+        Likelihood(uniform(BYTES)), byte_tokenizer(), lengths=(128, 384), items=1
+    )
+    short, long = (part for part in result["results"] if part["task"] == "key_value")
+    assert "at least two pairs" in short["skipped"]
+    assert long["value"] == 0.0
+    assert "value" in result["results"][0]
+
+
+@pytest.mark.parametrize("arguments", [{"tasks": ("haystack",)}, {"tasks": ()}, {"lengths": ()}])
+def test_unknown_tasks_and_missing_lengths_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="passkey"):
+        retrieval(Likelihood(uniform(BYTES)), byte_tokenizer(), **{"lengths": (100,), **arguments})
