@@ -84,7 +84,7 @@ def main() -> None:
                 dtype=torch.bfloat16,
                 dropout=dropout,
                 device="cuda",
-                rounds=12,
+                rounds=10,
                 names=COMPARED,
             )
             results["runs"].append(run)

@@ -14,6 +14,8 @@ from peft.tuners.lora.variants import DoraLinearVariant
 from peft.utils.integrations import dequantize_module_weight
 from peft.utils.other import transpose
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.position_bias import PositionGain
 
@@ -30,11 +32,12 @@ class LowRankUpdate:
         """Return whether plain LoRA can express the update: not where it depends on position."""
         return self.gain is None
 
-    def accumulate(self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor) -> Tensor:
-        """Return `result` plus the update, in the dtype of `result`."""
-        down = (layer.lora_A[adapter].weight * layer.scaling[adapter]).to(result.dtype)
+    def accumulate(
+        self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, scaled: Tensor
+    ) -> Tensor:
+        """Return `result` plus the update, in the dtype of `result`; `scaled` is `s A` in it."""
         up = layer.lora_B[adapter].weight.to(result.dtype)
-        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(result.dtype)), down)
+        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(result.dtype)), scaled)
         if self.gain is not None:
             inner = inner * self.gain(inner)[..., None]
         flat = result.reshape(-1, result.shape[-1])
@@ -48,7 +51,8 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        return self.accumulate(module, active_adapter, x, result)
+        scaled = module.lora_A[active_adapter].weight * module.scaling[active_adapter]
+        return self.accumulate(module, active_adapter, x, result, scaled.to(result.dtype))
 
     @staticmethod
     def merge_safe(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
@@ -87,17 +91,28 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with direction and magnitude adapted."""
-        updated = self.accumulate(module, active_adapter, x, result)
+        exact = module.lora_A[active_adapter].weight * module.scaling[active_adapter]
+        scaled = exact.to(result.dtype)
+        updated = self.accumulate(module, active_adapter, x, result, scaled)
         magnitude = module.lora_magnitude_vector[active_adapter].weight
-        factor = magnitude / self.row_norm(module, active_adapter)
+        factor = magnitude * self.inverse_norm(module, active_adapter, exact, scaled)
         bias = getattr(module.get_base_layer(), "bias", None)
-        return scale_rows(updated, factor, bias)
+        return RescaleRows.apply(
+            updated, factor.to(updated.dtype), None if bias is None else bias.to(updated.dtype)
+        )
 
     @torch.no_grad()
-    def row_norm(self, layer: LoraLayer, adapter: str) -> Float[Tensor, " out_dim"]:
-        """Return `|W + sBA|` per output row in float32, detached as the paper does.
+    def inverse_norm(
+        self,
+        layer: LoraLayer,
+        adapter: str,
+        exact: Float[Tensor, "rank in_dim"],
+        scaled: Float[Tensor, "rank in_dim"],
+    ) -> Float[Tensor, " out_dim"]:
+        """Return `1 / |W + sBA|` per output row in float32, detached as the paper does.
 
         Remembered in eval mode, where decoding would otherwise recompute it for every token.
+        `exact` and `scaled` are `s A`, in its own dtype and in that of the activations.
         """
         down, up = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
         base = layer.get_base_layer()
@@ -105,16 +120,12 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         key = (version(down), version(up), version(base.weight), layer.scaling[adapter])
         if remember and self.cached is not None and self.cached[0] == key:
             return self.cached[1]
-        norm = factored_row_norm(
-            self.frozen_square(layer),
-            frozen_product(base, down),
-            down,
-            up,
-            layer.scaling[adapter],
+        inverse = inverse_row_norm(
+            self.frozen_square(layer), frozen_product(base, scaled), exact.float(), up.float()
         )
         # Never across training steps: some optimisers write without a new version.
-        self.cached = (key, norm) if remember else None
-        return norm
+        self.cached = (key, inverse) if remember else None
+        return inverse
 
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
@@ -128,40 +139,63 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         return self.frozen[1]
 
 
-def factored_row_norm(
+class RescaleRows(torch.autograd.Function):
+    """`factor * (updated - bias) + bias`: the rescaling that leaves the bias outside.
+
+    By hand, because a training step with many small layers waits for launches: half as many as
+    autograd would make, and the sums over tokens as matrix products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, updated: Tensor, factor: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the rescaled rows."""
+        ctx.save_for_backward(updated, factor, bias)
+        if bias is None:
+            return updated * factor
+        return torch.addcmul(torch.addcmul(bias, bias, factor, value=-1), updated, factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the gradients of the three inputs."""
+        updated, factor, bias = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        ones = rows.new_ones(1, rows.shape[0])
+        for_factor = (ones @ (rows * updated.reshape(rows.shape)))[0]
+        for_bias = None
+        if bias is not None:
+            total = (ones @ rows)[0]
+            for_factor = torch.addcmul(for_factor, bias, total, value=-1)
+            for_bias = (1 - factor) * total if ctx.needs_input_grad[2] else None
+        return gradient * factor, for_factor, for_bias
+
+
+def inverse_row_norm(
     frozen_square: Float[Tensor, " out_dim"],
     frozen_product: Float[Tensor, "rank out_dim"],
-    down: Float[Tensor, "rank in_dim"],
+    scaled: Float[Tensor, "rank in_dim"],
     up: Float[Tensor, "out_dim rank"],
-    scaling: float,
 ) -> Float[Tensor, " out_dim"]:
-    """Return `sqrt(|W|^2 + 2 s <B, W A^T> + s^2 <B (A A^T), B>)` per output row, in float32."""
-    down, up = down.float(), up.float()
-    # <B, 2 s W A^T + s^2 B (A A^T)>: one matrix product and one pass over B.
-    inner = torch.addmm(
-        frozen_product.float().t(), up, down @ down.t(), beta=2 * scaling, alpha=scaling**2
-    )
-    return (frozen_square + (up * inner).sum(dim=1)).clamp(min=SMALLEST_SQUARE).sqrt()
+    """Return `1 / sqrt(|W|^2 + 2 <B, W (sA)^T> + <B (sA)(sA)^T, B>)` per output row.
 
-
-def scale_rows(
-    updated: Float[Tensor, "*batch out_dim"],
-    factor: Float[Tensor, " out_dim"],
-    bias: Float[Tensor, " out_dim"] | None,
-) -> Float[Tensor, "*batch out_dim"]:
-    """Return `factor * (updated - bias) + bias`: the rescaling that leaves the bias outside."""
-    cast = factor.to(updated.dtype)
-    if bias is None:
-        return updated * cast
-    return torch.addcmul(((1 - factor) * bias).to(updated.dtype), updated, cast)
+    `frozen_product` is `(sA) W^T`. All is float32 but for that product, which the frozen layer
+    computes in its own dtype.
+    """
+    inner = torch.addmm(frozen_product.t().float(), up, scaled @ scaled.t(), beta=2)
+    square = torch.baddbmm(frozen_square[:, None, None], up[:, None], inner[:, :, None])
+    return square.flatten().clamp_(min=SMALLEST_SQUARE).rsqrt_()
 
 
 def frozen_product(
-    base: nn.Module, down: Float[Tensor, "rank in_dim"]
+    base: nn.Module, rows: Float[Tensor, "rank in_dim"]
 ) -> Float[Tensor, "rank out_dim"]:
-    """Return `A W^T`: the rows of A sent through the frozen layer, quantised or not."""
+    """Return `rows W^T`: the rows sent through the frozen layer, quantised or not."""
     weight = base.get_parameter("weight")
-    product = base(down.to(weight.dtype if weight.is_floating_point() else down.dtype))
+    if type(base) is nn.Linear:
+        return nn.functional.linear(rows.to(weight.dtype), weight)
+    if type(base) is Conv1D:
+        return rows.to(weight.dtype) @ weight
+    product = base(rows)
     bias = getattr(base, "bias", None)
     return product if bias is None else product - bias
 

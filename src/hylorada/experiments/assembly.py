@@ -1,0 +1,153 @@
+"""From the sections of a configuration to a model, its adapter and its data."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, default_collate
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hylorada.errors import SpecError
+from hylorada.experiments.config import DataSection, TrainConfig
+from hylorada.models.pretrained import LoadedModel, load
+from hylorada.seeds import derived_seed, generator
+from hylorada.text.batches import PackedBlocks, PackedDocuments, PaddedDocuments, pad_documents
+from hylorada.text.corpus import documents
+from hylorada.text.store import META
+from hylorada.text.tokens import TokenStore, require_disjoint, tokenise, tokenizer_fingerprint
+from hylorada.training.settings import TrainingSpec
+from hylorada.training.trainable import has_tied_head, modules_to_train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """The sequences of a run, how they become batches, and the fingerprint of their text."""
+
+    train: Dataset[Any]
+    valid: Dataset[Any] | None
+    collate: Callable[[list[Any]], dict[str, Tensor]]
+    fingerprint: str
+
+
+def load_model(config: TrainConfig) -> LoadedModel:
+    """Return the frozen model, in the dtype that the precision asks for."""
+    dtype = torch.bfloat16 if config.training.precision == "bfloat16" else torch.float32
+    return load(config.model.source, dtype=dtype, context=config.model.context_spec())
+
+
+def add_adapter(model: PreTrainedModel, config: TrainConfig) -> PeftModel:
+    """Return the model with its adapter, whose first values depend on the seed alone.
+
+    Position buckets cover the sequences trained on unless the configuration says otherwise.
+    """
+    section = config.adapter
+    extra = modules_to_train(model, norms=section.train_norms, embeddings=section.train_embeddings)
+    settings = section.peft_config(
+        modules_to_save=extra or None,
+        ensure_weight_tying=section.train_embeddings and has_tied_head(model),
+    )
+    if settings.max_positions is None:
+        settings.max_positions = config.data.length
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(config.training.seed, "adapter"))
+        adapted = get_peft_model(model, settings)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:  # norms and embeddings are copied in the model's own dtype
+            parameter.data = parameter.data.float()
+    return adapted
+
+
+def training_spec(config: TrainConfig) -> TrainingSpec:
+    """Return how to train; float32 norms or embeddings in a bfloat16 model need autocast."""
+    mixed = config.adapter.train_norms or config.adapter.train_embeddings
+    if mixed and config.training.precision == "bfloat16":
+        return replace(config.training, precision="autocast")
+    return config.training
+
+
+def load_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> RunData:
+    """Return the training and validation sequences, tokenising what is not in the cache yet."""
+    section, seed = config.data, config.training.seed
+    train = token_store(section, "train", tokenizer, config.training.progress)
+    stores = {"train": train}
+    if section.num_val != 0:
+        stores["valid"] = token_store(section, "valid", tokenizer, config.training.progress)
+    require_disjoint(stores)
+    pad = tokenizer.pad_token_id
+    if section.packing == "padded" and pad is None:
+        raise SpecError("packing 'padded' needs a tokenizer with a pad token; use 'blocks'")
+    valid = stores.get("valid")
+    return RunData(
+        train=_sequences(train, section, section.num_train, seed, pad or 0),
+        valid=None
+        if valid is None
+        else _sequences(valid, section, section.num_val, None, pad or 0),
+        collate=partial(pad_documents, pad_token_id=pad)
+        if section.packing == "padded"
+        else default_collate,
+        fingerprint="/".join(store.fingerprint for store in stores.values()),
+    )
+
+
+def _sequences(
+    store: TokenStore, section: DataSection, count: int | None, seed: int | None, pad: int
+) -> Dataset[Any]:
+    """Return `count` sequences: drawn by the seed, or the first ones without a seed."""
+    found: Any
+    if section.packing == "blocks":
+        found = PackedBlocks(store, section.length)
+    elif section.packing == "padded":
+        found = PaddedDocuments(store, section.length)
+    else:
+        found = PackedDocuments(store, section.length, pad_token_id=pad)
+    if count is None:
+        return found
+    if seed is None:  # validation takes what there is
+        return Subset(found, range(min(count, len(found))))
+    if count > len(found):
+        raise SpecError(
+            f"num_train must not exceed the {len(found)} sequences of {section.length} tokens in "
+            f"{section.source}; got {count}"
+        )
+    drawn = torch.randperm(len(found), generator=generator(seed, "blocks"))[:count]
+    return Subset(found, drawn.tolist())
+
+
+def token_store(
+    section: DataSection, split: str, tokenizer: PreTrainedTokenizerBase, progress: bool
+) -> TokenStore:
+    """Return the tokens of one split: prepared ones, cached ones, or tokenised now."""
+    prepared = Path(section.source).expanduser() / split
+    if (prepared / META).is_file():
+        return TokenStore.open(prepared)
+    text = documents(section.source, split, section.text_spec())
+    folder = _cache(section) / f"{_cache_key(section, split, tokenizer)}-{split}"
+    return tokenise(text, tokenizer, folder, progress=progress)
+
+
+def _cache(section: DataSection) -> Path:
+    if section.cache is not None:
+        return Path(section.cache).expanduser()
+    home = os.environ.get("HYLORADA_CACHE", "~/.cache/hylorada")
+    return Path(home).expanduser() / "tokens"
+
+
+def _cache_key(section: DataSection, split: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a name for these tokens that changes with the files they come from."""
+    path = Path(section.source).expanduser()
+    parts = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [
+        (part.name, part.stat().st_size, part.stat().st_mtime_ns) for part in parts if part.exists()
+    ]
+    rules = (section.text_field, section.lines, sorted(section.replace.items()))
+    name = (str(path.absolute()) if files else section.source, split, files, rules)
+    described = json.dumps([*name, tokenizer_fingerprint(tokenizer)])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -1,0 +1,233 @@
+"""The configuration of a training run: YAML files, dotted overrides, frozen dataclasses."""
+
+import re
+from argparse import ArgumentError
+from collections import Counter
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import ArgumentParser, Namespace
+from peft import LoraConfig
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.errors import SpecError
+from hylorada.models.context import ContextSpec
+from hylorada.text.corpus import TextSpec
+from hylorada.training.optimisation import OptimisationSpec
+from hylorada.training.settings import TrainingSpec
+
+# What only HyLoRADA understands; the rest of the adapter section is LoRA's.
+OURS = {spec.name for spec in fields(HyLoRADAConfig)} - {spec.name for spec in fields(LoraConfig)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSection:
+    """Which model is adapted.
+
+    Attributes:
+        source: tiny, smollm2, a folder, a GGUF file or a hub name.
+        context: Widen the model's context to this many tokens; None keeps it.
+        scaling: How: linear, dynamic or yarn.
+    """
+
+    source: str = "tiny"
+    context: int | None = None
+    scaling: str = "linear"
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        self.context_spec()
+
+    def context_spec(self) -> ContextSpec | None:
+        """Return how the context is widened, or None."""
+        if self.context is None:
+            return None
+        return ContextSpec(length=self.context, scaling=self.scaling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSection:
+    """Which text is trained and validated on.
+
+    Attributes:
+        source: sotu, a file, a folder, a folder of prepared tokens, or a hub name.
+        length: Tokens in a sequence.
+        packing: "blocks" cuts the stream of all documents, "padded" takes a document a row,
+            "packed" fills rows with whole documents that do not see each other.
+        num_train: Sequences to train on, drawn by the seed; None takes all.
+        num_val: Sequences to validate on, from the start; None takes all, 0 none.
+        cache: Where tokens are kept; None: the user's cache folder.
+    """
+
+    source: str = "sotu"
+    length: int = 512
+    packing: Literal["blocks", "padded", "packed"] = "blocks"
+    num_train: int | None = None
+    num_val: int | None = 100
+    text_field: str | None = None
+    lines: str = "auto"
+    replace: dict[str, str] = field(default_factory=dict)
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.length < 2:
+            raise SpecError(f"length must be at least 2; got {self.length}")
+        if self.num_train is not None and self.num_train < 1:
+            raise SpecError(f"num_train must be at least 1; got {self.num_train}")
+        if self.num_val is not None and self.num_val < 0:
+            raise SpecError(f"num_val must not be negative; got {self.num_val}")
+        self.text_spec()
+
+    def text_spec(self) -> TextSpec:
+        """Return how rows and lines become documents."""
+        return TextSpec(text_field=self.text_field, lines=self.lines, replace=self.replace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSection:
+    """What is trained; fields beyond the first three are those of `HyLoRADAConfig`.
+
+    Attributes:
+        method: "lora" leaves out all that HyLoRADA adds; "none" evaluates the frozen model.
+        train_norms: Also train every norm as a whole.
+        train_embeddings: Also train the embeddings, and a head with weights of its own.
+    """
+
+    method: Literal["hylorada", "lora", "none"] = "hylorada"
+    train_norms: bool = False
+    train_embeddings: bool = False
+    r: int = 8
+    lora_alpha: float = 16.0
+    lora_dropout: float = 0.05
+    target_modules: tuple[str, ...] | None = None
+    use_rslora: bool = True
+    use_dora: bool = False
+    landmark_enabled: bool = True
+    landmark_design: str = "position_adaptive"
+    num_landmarks: int = 8
+    num_position_buckets: int = 32
+    bucket_spacing: str = "log"
+    max_positions: int | None = None
+    bucket_temperature: float = 0.1
+    bucket_temperature_unit: str = "context"
+    landmark_scale: float = 0.1
+    landmark_dropout: float = 0.0
+    landmark_module: str | None = None
+    position_bias: bool = True
+    position_bias_buckets: int = 64
+    share_factors: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, through the configuration it becomes."""
+        self.peft_config()
+
+    def peft_config(self, **more: Any) -> HyLoRADAConfig:
+        """Return the PEFT configuration; `more` adds fields of it that a run computes."""
+        own = {"method", "train_norms", "train_embeddings", "target_modules"}
+        values = {name: value for name, value in asdict(self).items() if name not in own}
+        if self.method == "lora":
+            # Our LoRA without additions, not PEFT's own: the same targets and the same arithmetic.
+            values = {name: value for name, value in values.items() if name not in OURS}
+            values |= {"landmark_enabled": False, "position_bias": False}
+        targets = None if self.target_modules is None else list(self.target_modules)
+        return HyLoRADAConfig(target_modules=targets, task_type="CAUSAL_LM", **values, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides the numbers of a run, and where they are written.
+
+    Attributes:
+        out: The run's folder; None: `runs/` and the run's id.
+    """
+
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    adapter: AdapterSection = field(default_factory=AdapterSection)
+    training: TrainingSpec = field(default_factory=TrainingSpec)
+    optimisation: OptimisationSpec = field(default_factory=OptimisationSpec)
+    out: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the configuration in plain types, as YAML and JSON take it."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add `--config` and the dotted options of a training run to a parser."""
+    parser.add_argument("--config", action="config", help="A YAML file with these options.")
+    for name, section in SECTIONS.items():
+        parser.add_class_arguments(section, name)
+    parser.add_argument("--out", type=str | None, default=None, help="The run's folder.")
+
+
+def parse(argv: list[str]) -> TrainConfig:
+    """Return the configuration that a command line describes.
+
+    `--data.num_train`, `--data.num-train` and, where only one section has it, `--num-train` are
+    the same option.
+    """
+    example = "hylorada train --config configs/train.yaml --training.epochs=2"
+    parser = ArgumentParser(
+        prog="hylorada train",
+        description=f"Train an adapter on a model. Example:  {example}",
+        exit_on_error=False,
+    )
+    add_arguments(parser)
+    try:
+        parsed = parser.parse_args([normalised(argument) for argument in argv])
+        return from_namespace(parsed)
+    except ArgumentError as error:
+        raise SpecError(_one_line(str(error))) from error
+
+
+def from_namespace(parsed: Namespace) -> TrainConfig:
+    """Return the configuration that a parser filled by `add_arguments` has read."""
+    sections = {name: build(**parsed[name].as_dict()) for name, build in SECTIONS.items()}
+    return TrainConfig(**sections, out=parsed["out"])
+
+
+def normalised(argument: str) -> str:
+    """Return an option with underscores and its section; anything else as it is."""
+    found = re.fullmatch(r"--([A-Za-z][\w.-]*)(=.*)?", argument, flags=re.DOTALL)
+    if found is None:
+        return argument
+    name = found.group(1).replace("-", "_")
+    return f"--{UNIQUE.get(name, name)}{found.group(2) or ''}"
+
+
+def load(path: Path) -> TrainConfig:
+    """Return the configuration in a YAML file."""
+    return parse([f"--config={path}"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _one_line(message: str) -> str:
+    """Return the parser's complaint on one line, with the nearest option where one is unknown."""
+    line = " ".join(message.split())
+    if unknown := re.search(r"(?:unrecognized arguments: --|accept option ')([\w.]+)", line):
+        name = unknown.group(1).rpartition(".")[2]
+        if near := get_close_matches(name, sorted(LEAVES), 1):
+            line += f"; did you mean {UNIQUE.get(near[0], near[0])!r}?"
+    return line
+
+
+SECTIONS: dict[str, Any] = {
+    spec.name: spec.type for spec in fields(TrainConfig) if is_dataclass(spec.type)
+}
+LEAVES = Counter(spec.name for section in SECTIONS.values() for spec in fields(section))
+UNIQUE = {
+    spec.name: f"{name}.{spec.name}"
+    for name, section in SECTIONS.items()
+    for spec in fields(section)
+    if LEAVES[spec.name] == 1
+}

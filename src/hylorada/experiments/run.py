@@ -1,0 +1,267 @@
+"""One run, one folder: started again it resumes, and once finished it only answers."""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hylorada.errors import SpecError
+from hylorada.experiments.assembly import (
+    RunData,
+    add_adapter,
+    load_data,
+    load_model,
+    training_spec,
+)
+from hylorada.experiments.config import TrainConfig
+from hylorada.training.checkpoints import write_atomically, written_atomically
+from hylorada.training.trainer import train, validation_loss
+
+SCHEMA = 1
+CONFIG, ENVIRONMENT, METRICS, RESULT = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "result.json",
+)
+ADAPTER, CHECKPOINTS, LOCK = "adapter", "checkpoints", ".lock"
+PACKAGES = ("hylorada", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
+ROOMS = (
+    "seeds.py",
+    "text/*.py",
+    "models/*.py",
+    "adapters/*.py",
+    "training/*.py",
+    "experiments/*.py",
+)
+# What is shown or where it is kept changes no number.
+WITHOUT_EFFECT = {"training": ("progress", "report_to", "workers"), "data": ("cache",)}
+
+
+def run(config: TrainConfig) -> dict[str, Any]:
+    """Carry out a training run and return its result, as `result.json` holds it.
+
+    A finished run returns its result without running again. An unfinished one resumes from its
+    last good checkpoint and ends with the numbers of a run that was never interrupted.
+    """
+    processes = TrainingArguments(output_dir=os.devnull, use_cpu=config.training.cpu)
+    is_main = processes.process_index == 0
+    loaded = load_model(config)
+    with processes.main_process_first(desc="tokenising"):
+        data = load_data(config, loaded.tokenizer)
+    identity = identify(config, data.fingerprint)
+    folder = Path(config.out or Path("runs") / identity["id"])
+    if (finished := _finished(folder, identity)) is not None:
+        return finished
+    with _held(folder) if is_main else _nothing():
+        if is_main:
+            _describe(folder, config, identity, processes.world_size)
+        result = {
+            "schema": SCHEMA,
+            **identity,
+            **_train(loaded.model, config, data, folder, is_main),
+        }
+        if is_main:
+            write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return result
+
+
+def identify(config: TrainConfig, data_fingerprint: str) -> dict[str, str]:
+    """Return the run's id and the hashes of configuration, data and code that it is made of."""
+    settings = config.as_dict()
+    settings.pop("out")
+    for section, names in WITHOUT_EFFECT.items():
+        for name in names:
+            settings[section].pop(name)
+    parts = {
+        "config": _hash(json.dumps(settings, sort_keys=True)),
+        "data": _hash(data_fingerprint),
+        "code": code_version(),
+    }
+    return {"id": _hash("/".join(parts.values())), **parts}
+
+
+def code_version() -> str:
+    """Return a hash of the source that decides numbers, which tells of edits a version does not."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in package.glob(room)):
+        digest.update(str(path.relative_to(package)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def environment(processes: int = 1) -> dict[str, Any]:
+    """Return versions, commit and hardware."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerators": [
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+        ],
+        "processes": processes,
+    }
+
+
+class MetricsFile(TrainerCallback):
+    """Writes what is logged as JSON lines, without times, so that equal runs have equal files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start with what was logged up to the checkpoint that is continued."""
+        if state.is_world_process_zero:
+            write_atomically(self.path, "".join(map(_line, state.log_history)))
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Append the newest entry."""
+        if state.is_world_process_zero:
+            with self.path.open("a") as file:
+                file.write(_line(state.log_history[-1]))
+
+
+def _train(
+    model: Any, config: TrainConfig, data: RunData, folder: Path, is_main: bool
+) -> dict[str, Any]:
+    if config.adapter.method == "none":
+        return _evaluate_frozen(model, config, data, folder)
+    adapted = add_adapter(model, config)
+    outcome = train(
+        adapted,
+        data.train,
+        training=training_spec(config),
+        optimisation=config.optimisation,
+        folder=folder / CHECKPOINTS,
+        valid_data=data.valid,
+        collate=data.collate,
+        callbacks=[MetricsFile(folder / METRICS)],
+    )
+    if is_main:
+        with written_atomically(folder / ADAPTER) as partial:
+            adapted.save_pretrained(partial)
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    return {
+        "seed": config.training.seed,
+        "steps": outcome.steps,
+        "train_loss": outcome.train_loss,
+        **_validation(outcome.valid_loss, outcome.valid_tokens),
+        "best_step": outcome.best_step,
+        "trainable_parameters": sum(parameter.numel() for parameter in trained),
+        "audit": outcome.audit.verdict,
+        "seconds": outcome.seconds,
+    }
+
+
+def _evaluate_frozen(
+    model: Any, config: TrainConfig, data: RunData, folder: Path
+) -> dict[str, Any]:
+    if data.valid is None:
+        raise SpecError("method 'none' trains nothing, so it needs validation data; set num_val")
+    loss, tokens = validation_loss(
+        model,
+        data.valid,
+        training=config.training,
+        folder=folder / CHECKPOINTS,
+        collate=data.collate,
+    )
+    return {
+        "seed": config.training.seed,
+        "steps": 0,
+        **_validation(loss, tokens),
+        "trainable_parameters": 0,
+    }
+
+
+def _validation(loss: float | None, tokens: int) -> dict[str, Any]:
+    perplexity = None if loss is None else math.exp(loss)
+    return {"valid_loss": loss, "valid_perplexity": perplexity, "valid_tokens": tokens}
+
+
+def _finished(folder: Path, identity: dict[str, str]) -> dict[str, Any] | None:
+    """Return the result in a folder, or None; raise if the folder belongs to another run."""
+    description = folder / ENVIRONMENT
+    if description.is_file():
+        held = json.loads(description.read_text())["run"]
+        changed = [name for name in ("config", "data", "code") if held[name] != identity[name]]
+        if changed:
+            raise SpecError(
+                f"{folder} must hold this run; it holds run {held['id']}, which differs in its "
+                f"{' and '.join(changed)}; choose another folder with --out"
+            )
+    if not (folder / RESULT).is_file():
+        return None
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    if result.get("schema") != SCHEMA:
+        raise SpecError(
+            f"{folder / RESULT} must have schema {SCHEMA}; got {result.get('schema')}; "
+            "choose another folder with --out"
+        )
+    return result
+
+
+def _describe(folder: Path, config: TrainConfig, identity: dict[str, str], processes: int) -> None:
+    write_atomically(folder / CONFIG, yaml.safe_dump(config.as_dict(), sort_keys=False))
+    described = {"run": identity, **environment(processes)}
+    write_atomically(folder / ENVIRONMENT, json.dumps(described, indent=1) + "\n")
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep a second process out of the folder; the lock goes with the process that holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SpecError(
+                f"a run must have its folder for itself; {folder} is in use by another process; "
+                "wait for it or choose another folder with --out"
+            ) from error
+        yield
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _line(entry: dict[str, Any]) -> str:
+    timed = ("_runtime", "_per_second")
+    kept = {key: value for key, value in entry.items() if not key.endswith(timed)}
+    return json.dumps(kept, sort_keys=True) + "\n"
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() or None
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,333 @@
+"""Nothing silently untrained: was each trainable parameter optimised, reached and moved?"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hylorada.errors import RunError
+
+# Larger tensors are compared by digest, so that an audit never doubles an embedding's memory.
+LARGEST_COPY = 1 << 20
+# More lost updates than this and the reported training is not the one that happened.
+TOLERATED_LOST_SHARE = 0.5
+# A product of three zero-initialised factors has gradients everywhere only after as many steps.
+FEWEST_STEPS = 4
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+logger = logging.getLogger(__name__)
+
+
+class UntrainedParameterError(RunError):
+    """Raised when a parameter that was declared trainable did not train."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRecord:
+    """What happened to one trainable parameter.
+
+    Attributes:
+        in_optimizer: Whether an optimiser would step it at all.
+        received_gradient: Whether any backward pass gave it a gradient other than zero.
+        moved: Whether its values differ from those before training.
+        lost_share: Share of updates with a gradient that rounding to a low precision undid;
+            zero for parameters in full precision.
+    """
+
+    name: str
+    dtype: torch.dtype
+    in_optimizer: bool
+    received_gradient: bool
+    moved: bool
+    lost_share: float = 0.0
+
+    @property
+    def trained(self) -> bool:
+        """Whether nothing is wrong with this parameter."""
+        return self.cause is None
+
+    @property
+    def cause(self) -> str | None:
+        """The likely reason why the parameter did not train, or None if it did."""
+        if not self.in_optimizer:
+            return "not in the optimiser: built from other parameters, or before this one existed"
+        if not self.received_gradient:
+            return "no gradient: unused in the forward pass, detached, or multiplied by zero"
+        low = f"{str(self.dtype).removeprefix('torch.')} rounds its updates away; use float32"
+        if not self.moved:
+            stuck = "a gradient but no movement: learning rate zero or every step skipped"
+            return low if self.lost_share > 0 else stuck
+        if self.lost_share > TOLERATED_LOST_SHARE:
+            return f"{low} ({self.lost_share:.0%} of updates lost)"
+        return None
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """The records of an audit, complete once the audit has finished."""
+
+    records: list[ParameterRecord] = field(default_factory=list)
+    strangers: int = 0
+    steps: int = 0
+
+    @property
+    def offenders(self) -> list[ParameterRecord]:
+        """The trainable parameters that did not train."""
+        return [record for record in self.records if not record.trained]
+
+    @property
+    def verdict(self) -> str:
+        """One line: everything trained, or what did not and the likely cause."""
+        if not self.records:
+            return "nothing was declared trainable"
+        by_cause: dict[str, list[str]] = {}
+        for record in self.offenders:
+            by_cause.setdefault(str(record.cause), []).append(record.name)
+        problems = [f"{_listed(names)} ({cause})" for cause, names in by_cause.items()]
+        if self.strangers:
+            problems.append(f"{self.strangers} optimised tensors that the model does not register")
+        count = f"{len(self.records)} trainable parameters"
+        if not problems:
+            return f"all {count} are optimised, received gradients and moved"
+        return f"{len(self.offenders)} of {count} did not train: " + "; ".join(problems)
+
+    def raise_if_untrained(self) -> None:
+        """Raise `UntrainedParameterError` with the verdict unless every parameter trained."""
+        if not self.records or self.offenders or self.strangers:
+            raise UntrainedParameterError(self.verdict)
+
+
+class TrainingAudit:
+    """Watch the trainable parameters of a model from `snapshot` to `finish`.
+
+    Gradients are seen by hooks that fire once a gradient has been accumulated, so gradient
+    accumulation and `zero_grad` hide nothing; a hook goes away once it has seen one. A parameter
+    that receives its first gradient at the second step (LoRA's A while B is zero) is fine.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.report = AuditReport()
+        self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        registered = {id(parameter) for parameter in model.parameters()}
+        self._optimizer = _innermost(optimizer)
+        optimised = [p for group in self._optimizer.param_groups for p in group["params"]]
+        self._optimised = {id(parameter) for parameter in optimised}
+        self.report.strangers = len(self._optimised - registered)
+        self._before: dict[str, Tensor | bytes] = {}
+        self._flags: dict[str, Tensor] = {}
+        self._received: set[str] = set()
+        self._moved: set[str] = set()
+        self._lost: dict[str, list[int]] = {}
+        self._handles: dict[str, RemovableHandle] = {}
+        self._stepping: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def snapshot(self) -> None:
+        """Remember the present values: small tensors as copies on the CPU, large ones by digest."""
+        self._before = {name: _imprint(p) for name, p in self._parameters.items()}
+
+    def observe_gradients(self) -> None:
+        """Attach the hooks that note gradients and updates lost to rounding."""
+        for name, parameter in self._parameters.items():
+            if name not in self._received:
+                self._watch(name, parameter)
+        self._handles["before step"] = self._optimizer.register_step_pre_hook(self._before_step)
+        self._handles["after step"] = self._optimizer.register_step_post_hook(self._after_step)
+
+    def finish(self) -> AuditReport:
+        """Remove every hook, fill the report and return it."""
+        self.detach()
+        self.report.records = [
+            ParameterRecord(
+                name=name,
+                dtype=parameter.dtype,
+                in_optimizer=id(parameter) in self._optimised,
+                received_gradient=name in self._received,
+                moved=name in self._moved,
+                lost_share=self._lost_share(name),
+            )
+            for name, parameter in self._parameters.items()
+        ]
+        return self.report
+
+    def detach(self) -> None:
+        """Bring the notes up to date and remove every hook."""
+        self._settle()
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was seen so far, for a run that continues in another process."""
+        self._settle()
+        return {
+            "steps": self.report.steps,
+            "received": sorted(self._received),
+            "moved": sorted(self._moved),
+            "lost": {name: list(counts) for name, counts in self._lost.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Add what an interrupted run had seen."""
+        self.report.steps += int(state["steps"])
+        self._received.update(state["received"])
+        self._moved.update(state["moved"])
+        self._lost = {name: list(counts) for name, counts in state["lost"].items()}
+
+    def _watch(self, name: str, parameter: nn.Parameter) -> None:
+        # The flag stays on the parameter's device: reading it would wait for the accelerator.
+        flag = torch.zeros((), dtype=torch.bool, device=parameter.device)
+        self._flags[name] = flag
+
+        def note(watched: Tensor) -> None:
+            if watched.grad is not None:
+                flag.logical_or_(watched.grad.any())
+
+        # Torch leaves this method without types.
+        register = cast(
+            Callable[[Callable[[Tensor], None]], RemovableHandle],
+            parameter.register_post_accumulate_grad_hook,
+        )
+        self._handles[name] = register(note)
+
+    def _settle(self) -> None:
+        """Read the flags, drop the hooks that have done their work, and note what moved."""
+        for name in [name for name, flag in self._flags.items() if bool(flag)]:
+            self._received.add(name)
+            del self._flags[name]
+            self._handles.pop(name).remove()
+        for name in self._before.keys() - self._moved:
+            if not _same(self._before[name], self._parameters[name]):
+                self._moved.add(name)
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        for name, parameter in self._parameters.items():
+            stepped = parameter.grad is not None and rates.get(id(parameter), 0.0) > 0.0
+            if parameter.dtype in LOW_PRECISION and stepped:
+                assert parameter.grad is not None
+                sample, gradient = _sample(parameter), _sample(parameter.grad)
+                self._stepping[name] = (sample.clone(), gradient != 0)
+
+    def _after_step(self, *_: Any) -> None:
+        self.report.steps += 1
+        for name, (before, pushed) in self._stepping.items():
+            counts = self._lost.setdefault(name, [0, 0])
+            still = _sample(self._parameters[name]) == before
+            counts[0] += int((still & pushed).sum())
+            counts[1] += int(pushed.sum())
+        self._stepping.clear()
+        # Ever rarer: the flags of a healthy run are all set within the first steps.
+        if self.report.steps.bit_count() == 1 and self._flags:
+            self._settle()
+
+    def _lost_share(self, name: str) -> float:
+        lost, pushed = self._lost.get(name, (0, 0))
+        return lost / pushed if pushed else 0.0
+
+
+@contextmanager
+def audit(model: nn.Module, optimizer: Optimizer) -> Iterator[AuditReport]:
+    """Watch the steps taken inside the block and yield the report, complete at its end."""
+    watch = TrainingAudit(model, optimizer)
+    watch.snapshot()
+    watch.observe_gradients()
+    try:
+        yield watch.report
+    finally:
+        watch.finish()
+
+
+class AuditCallback(TrainerCallback):
+    """Audit a `transformers.Trainer`; at its end raise if a parameter did not train.
+
+    Args:
+        strict: Whether to raise; otherwise, and after too few steps to tell, the log says it.
+    """
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.strict = strict
+        self.watch: TrainingAudit | None = None
+        self.earlier: Mapping[str, Any] | None = None
+
+    @property
+    def report(self) -> AuditReport:
+        """The report of the last training, empty before its end."""
+        return self.watch.report if self.watch else AuditReport()
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Start to watch the model and the optimiser of the trainer."""
+        self.watch = TrainingAudit(kwargs["model"], kwargs["optimizer"])
+        if self.earlier is not None:
+            self.watch.load_state_dict(self.earlier)
+        self.watch.snapshot()
+        self.watch.observe_gradients()
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Fill the report, and raise if it names offenders and the audit is strict."""
+        assert self.watch is not None
+        report = self.watch.finish()
+        if self.strict and report.steps >= FEWEST_STEPS:
+            report.raise_if_untrained()
+        elif report.offenders:
+            logger.warning("after %d steps %s", report.steps, report.verdict)
+
+
+def _listed(names: list[str], shown: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _innermost(optimizer: Optimizer) -> Optimizer:
+    """Return the torch optimiser inside a wrapper such as accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    return _innermost(inner) if isinstance(inner, Optimizer) else optimizer
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Return at most `LARGEST_COPY` values, evenly spread over the tensor."""
+    flat = tensor.detach().flatten()
+    return flat[:: max(1, -(-flat.numel() // LARGEST_COPY))]
+
+
+def _imprint(tensor: Tensor) -> Tensor | bytes:
+    """Return a copy on the CPU, or for a large tensor a digest of its bytes."""
+    if tensor.numel() <= LARGEST_COPY:
+        return tensor.detach().to("cpu", copy=True)
+    return _digest(torch.split(tensor.detach().flatten(), LARGEST_COPY))
+
+
+def _digest(pieces: Iterable[Tensor]) -> bytes:
+    """Return a 16-byte digest of tensors that need not fit on the CPU together."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return digest.digest()
+
+
+def _same(imprint: Tensor | bytes, tensor: Tensor) -> bool:
+    """Return whether the tensor still has the values of its imprint."""
+    now = _imprint(tensor)
+    if isinstance(imprint, bytes) or isinstance(now, bytes):
+        return imprint == now
+    return bool(torch.equal(imprint, now))

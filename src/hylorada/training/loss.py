@@ -1,0 +1,211 @@
+"""Next-token loss in pieces, so that the logits of a long sequence never exist all at once.
+
+The loss of a piece and its gradient are computed together and the piece's logits are dropped:
+memory grows with time × hidden size instead of time × vocabulary, and nothing is computed twice.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from peft import PeftModel
+from torch import FloatTensor, Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from hylorada.errors import UnsupportedModelError
+
+IGNORED = -100
+PROBE_TOKENS = 4
+
+Head = Callable[[Tensor], Tensor]
+
+
+class _PiecewiseCrossEntropy(torch.autograd.Function):
+    """Sum of token losses whose gradients are made beside it and wait for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, labels: Tensor, head: Head, piece: int, *weights: Tensor
+    ) -> Tensor:
+        wanted = [w for w, needed in zip(weights, ctx.needs_input_grad[4:], strict=True) if needed]
+        wants_states = ctx.needs_input_grad[0]
+        total = torch.zeros((), dtype=_accurate(states.dtype), device=states.device)
+        state_gradient = torch.empty_like(states) if wants_states else None
+        sums = [torch.zeros_like(weight, dtype=_accurate(weight.dtype)) for weight in wanted]
+        for start in range(0, states.shape[0], piece):
+            part = slice(start, start + piece)
+            with torch.set_grad_enabled(wants_states or bool(wanted)):
+                rows = states[part].detach().requires_grad_(wants_states)
+                loss = _summed_loss(head(rows), labels[part])
+            total += loss.detach()
+            sources = [rows, *wanted] if wants_states else wanted
+            gradients = list(torch.autograd.grad(loss, sources)) if sources else []
+            if state_gradient is not None:
+                state_gradient[part] = gradients.pop(0)
+            for running, gradient in zip(sums, gradients, strict=True):
+                running += gradient
+        kept = [running.to(weight.dtype) for running, weight in zip(sums, wanted, strict=True)]
+        ctx.save_for_backward(*([] if state_gradient is None else [state_gradient]), *kept)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        saved = iter(ctx.saved_tensors)
+        return tuple(next(saved) * upstream if needed else None for needed in ctx.needs_input_grad)
+
+
+def chunked_cross_entropy(
+    states: Float[Tensor, "batch time dim"],
+    labels: Int[Tensor, "batch time"],
+    head: Head,
+    *,
+    weights: tuple[Tensor, ...] = (),
+    items: Int[Tensor, ""] | int | None = None,
+    chunk_tokens: int = 1024,
+) -> Float[Tensor, ""]:
+    """Return the loss of predicting `labels[t + 1]` from `states[t]`, in nats per token.
+
+    The head runs on `chunk_tokens` states at a time. Labels of -100 count for nothing.
+
+    Args:
+        states: The last hidden states.
+        labels: The token at each position.
+        head: Makes logits from hidden states.
+        weights: The trainable tensors inside `head`, which receive gradients too.
+        items: Divide by this count, over all batches of a step; None: the valid labels here.
+        chunk_tokens: How many rows of logits exist at a time.
+    """
+    shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:].reshape(-1)
+    flat = states.reshape(-1, states.shape[-1])
+    apply = cast(Callable[..., Tensor], _PiecewiseCrossEntropy.apply)
+    total = apply(flat, shifted, head, chunk_tokens, *weights)
+    count = (shifted != IGNORED).sum() if items is None else items
+    return total / count
+
+
+@contextmanager
+def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None]:
+    """Make `model(..., labels=...)` compute its loss in chunks, without logits, inside the block.
+
+    The change is made on the causal language model inside a PEFT or distributed wrapper, so hooks,
+    checkpointing and gradient reduction see the call they expect. A model whose logits are not
+    head(decoder(tokens)), up to soft capping and a scale, is refused.
+    """
+    causal_lm = _causal_lm(model)
+    decoder, head = split_head(causal_lm)
+    original = causal_lm.forward
+
+    def forward(
+        *args: Any, labels: Tensor | None = None, num_items_in_batch: Any = None, **inputs: Any
+    ) -> Any:
+        if labels is None:
+            return original(*args, **inputs)
+        inputs.pop("return_dict", None)
+        states = decoder(*args, **inputs, use_cache=False, return_dict=True).last_hidden_state
+        loss = chunked_cross_entropy(
+            states,
+            labels.to(states.device),
+            head,
+            weights=_trainable_head(causal_lm),
+            items=num_items_in_batch,
+            chunk_tokens=chunk_tokens,
+        )
+        return CausalLMOutputWithPast(loss=cast(FloatTensor, loss))
+
+    own = causal_lm.__dict__.get("forward")
+    causal_lm.forward = forward
+    try:
+        yield
+    finally:
+        del causal_lm.forward
+        if own is not None:
+            causal_lm.forward = own
+
+
+def split_head(causal_lm: Any) -> tuple[nn.Module, Head]:
+    """Return the decoder and a head that makes the model's logits from its last hidden states.
+
+    Raises:
+        UnsupportedModelError: If a probe shows that the two together give other logits.
+    """
+    decoder = getattr(causal_lm, "base_model", None)
+    output = getattr(causal_lm, "get_output_embeddings", lambda: None)()
+    if not isinstance(decoder, nn.Module) or decoder is causal_lm or output is None:
+        raise UnsupportedModelError(
+            "the chunked loss needs a causal language model with a decoder and output embeddings; "
+            f"got {type(causal_lm).__name__}; set chunk_tokens to 0 for the model's own loss"
+        )
+    transform = _logit_transform(causal_lm)
+
+    def head(states: Tensor) -> Tensor:
+        # Looked up at each call: PEFT may wrap the output embeddings after the split.
+        return transform(causal_lm.get_output_embeddings()(states))
+
+    _check_split(causal_lm, decoder, head)
+    return decoder, head
+
+
+def _logit_transform(causal_lm: Any) -> Callable[[Tensor], Tensor]:
+    """Return what the model does to its logits: scale (Cohere, Granite), then cap (Gemma 2)."""
+    config = causal_lm.config.get_text_config()
+    scale = getattr(config, "logit_scale", None) or 1.0
+    divisor = getattr(config, "logits_scaling", None) or 1.0
+    cap = getattr(config, "final_logit_softcapping", None)
+
+    def transform(logits: Tensor) -> Tensor:
+        if scale != divisor:
+            logits = logits * (scale / divisor)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    return transform
+
+
+@torch.no_grad()
+def _check_split(causal_lm: nn.Module, decoder: nn.Module, head: Head) -> None:
+    """Compare decoder and head with the model's own logits on a few tokens."""
+    modes = [(module, module.training) for module in causal_lm.modules()]
+    causal_lm.eval()
+    device = next(causal_lm.parameters()).device
+    probe = torch.arange(PROBE_TOKENS, device=device)[None]
+    mask = torch.ones_like(probe)
+    try:
+        states = decoder(input_ids=probe, attention_mask=mask, use_cache=False).last_hidden_state
+        pieces = head(states).float()
+        whole = causal_lm(input_ids=probe, attention_mask=mask, use_cache=False).logits.float()
+    finally:
+        for module, training in modes:
+            module.training = training
+    error, size = (pieces - whole).abs().max(), whole.abs().max()
+    # Half-precision heads may pick another kernel for another shape; a wrong head is off by more.
+    if not error <= 0.02 * size:
+        raise UnsupportedModelError(
+            f"the chunked loss cannot reproduce the logits of {type(causal_lm).__name__} "
+            f"(largest error {error:.3g} of {size:.3g}); set chunk_tokens to 0 for its own loss"
+        )
+
+
+def _causal_lm(model: nn.Module) -> nn.Module:
+    """Return the causal language model inside distributed and PEFT wrappers."""
+    inner = getattr(model, "module", model)
+    assert isinstance(inner, nn.Module)
+    return inner.get_base_model() if isinstance(inner, PeftModel) else inner
+
+
+def _trainable_head(causal_lm: Any) -> tuple[Tensor, ...]:
+    output = causal_lm.get_output_embeddings()
+    return tuple(weight for weight in output.parameters() if weight.requires_grad)
+
+
+def _summed_loss(
+    logits: Float[Tensor, "count vocab"], labels: Int[Tensor, " count"]
+) -> Float[Tensor, ""]:
+    logits = logits.to(_accurate(logits.dtype))
+    return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def _accurate(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,160 @@
+"""Train the adapter of a model: exact when resumed, loud when something did not train."""
+
+import shutil
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, default_collate
+from transformers import TrainerCallback
+
+from hylorada.adapters.shifted_attention import use_shifted_attention
+from hylorada.errors import SpecError
+from hylorada.training.audit import AuditReport
+from hylorada.training.checkpoints import checkpoints, last_intact
+from hylorada.training.continuation import load_parameters
+from hylorada.training.loop import AdapterTrainer, Collate
+from hylorada.training.loss import chunked_loss
+from hylorada.training.optimisation import OptimisationSpec
+from hylorada.training.settings import TrainingSpec, trainer_arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOutcome:
+    """What a training came to; losses in nats per token.
+
+    Attributes:
+        train_loss: Mean over all steps.
+        valid_loss: Of the weights the model ends with, token-weighted; None without data.
+        best_step: The step those weights are from, where the best were kept.
+        seconds: Time in this process, without what a resumed training had done before.
+    """
+
+    steps: int
+    train_loss: float
+    valid_loss: float | None
+    valid_tokens: int
+    best_step: int | None
+    seconds: float
+    audit: AuditReport
+
+
+def train(
+    model: nn.Module,
+    train_data: Dataset[Any],
+    *,
+    training: TrainingSpec,
+    folder: Path,
+    optimisation: OptimisationSpec | None = None,
+    valid_data: Dataset[Any] | None = None,
+    collate: Collate = default_collate,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> TrainingOutcome:
+    """Train the trainable parameters of a model and return what came of it.
+
+    Checkpoints go to `folder`; the latest intact one there is continued, to the same numbers as
+    a training that was never interrupted. Raises `UntrainedParameterError` at the end if any
+    trainable parameter did not train.
+    """
+    _check_precision(model)
+    if valid_data is not None and len(cast(Sized, valid_data)) == 0:
+        raise SpecError("validation data must have at least one item; got none; pass None instead")
+    optimisation = optimisation or OptimisationSpec()
+    trainer = AdapterTrainer(
+        model,
+        trainer_arguments(training, optimisation, folder, evaluates=valid_data is not None),
+        training=training,
+        optimisation=optimisation,
+        train_data=train_data,
+        valid_data=valid_data,
+        collate=collate,
+        callbacks=callbacks,
+    )
+    start = _resumption_point(trainer, folder)
+    with _loss_in_chunks(model, training), _attention(model, training.shifted_group):
+        output = trainer.train(resume_from_checkpoint=start)
+        if trainer.best:
+            load_parameters(model, trainer.best, "the best evaluation")
+        valid = trainer.evaluate() if valid_data is not None else {}
+    return TrainingOutcome(
+        steps=output.global_step,
+        train_loss=output.training_loss,
+        valid_loss=valid.get("eval_loss"),
+        valid_tokens=int(valid.get("eval_tokens", 0)),
+        best_step=trainer.state.best_global_step if trainer.best else None,
+        seconds=output.metrics["train_runtime"],
+        audit=trainer.audit.report,
+    )
+
+
+def validation_loss(
+    model: nn.Module,
+    data: Dataset[Any],
+    *,
+    training: TrainingSpec,
+    folder: Path,
+    collate: Collate = default_collate,
+) -> tuple[float, int]:
+    """Return the mean loss over all valid tokens, in nats, and their count, without training."""
+    optimisation = OptimisationSpec()
+    trainer = AdapterTrainer(
+        model,
+        trainer_arguments(training, optimisation, folder, evaluates=False),
+        training=training,
+        optimisation=optimisation,
+        train_data=data,
+        valid_data=data,
+        collate=collate,
+        callbacks=(),
+    )
+    with _loss_in_chunks(model, training):
+        metrics = trainer.evaluate()
+    return metrics["eval_loss"], int(metrics["eval_tokens"])
+
+
+def _resumption_point(trainer: AdapterTrainer, folder: Path) -> str | None:
+    """Return the checkpoint to continue from, after clearing what is newer and damaged."""
+    chosen = last_intact(folder)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        for path in checkpoints(folder):
+            if path == chosen:
+                break
+            shutil.rmtree(path)
+    return None if chosen is None else str(chosen)
+
+
+@contextmanager
+def _attention(model: nn.Module, shifted_group: int | None) -> Iterator[None]:
+    if shifted_group is None:
+        yield
+        return
+    with use_shifted_attention(model, group_size=shifted_group):
+        yield
+
+
+@contextmanager
+def _loss_in_chunks(model: nn.Module, training: TrainingSpec) -> Iterator[None]:
+    if training.chunk_tokens == 0:
+        yield
+        return
+    device = next(model.parameters()).device.type
+    mixed = training.precision == "autocast"
+    with ExitStack() as stack:
+        # The model is probed in the precision it will be trained in.
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
+            stack.enter_context(chunked_loss(model, chunk_tokens=training.chunk_tokens))
+        yield
+
+
+def _check_precision(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
+            raise SpecError(
+                "trained parameters must be float32, because half precision rounds small steps "
+                f"away; {name} is {parameter.dtype}; use get_peft_model's autocast_adapter_dtype"
+            )
