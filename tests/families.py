@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -26,15 +26,16 @@ from transformers import (
 )
 
 from hylorada import HyLoRADAConfig
-from hylorada.adapters.designs import DESIGNS
+from hylorada.adapters.designs import DESIGNS as DESIGNS
 from hylorada.seeds import generator
 
+Module = TypeVar("Module", bound=nn.Module)
 VOCABULARY = 97
 HIDDEN = 32
 LAYERS = 3
 CONTEXT = 128
-SPECIAL_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-SIZES = {
+SPECIAL_TOKENS: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
     "num_hidden_layers": LAYERS,
@@ -98,7 +99,7 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 
 def settings(**changes: Any) -> HyLoRADAConfig:
     """Return a configuration with small tables and without dropout."""
-    small = {
+    small: dict[str, Any] = {
         "r": 4,
         "lora_alpha": 4,
         "lora_dropout": 0.0,
@@ -124,7 +125,7 @@ def adapt(
     return perturb(model) if perturbed else model
 
 
-def perturb(model: PeftModel, seed: int = 2, std: float = 0.2) -> PeftModel:
+def perturb(model: Module, seed: int = 2, std: float = 0.2) -> Module:
     """Add seeded noise to every trainable tensor and return the model."""
     noise = generator(seed, "perturbation")
     with torch.no_grad():

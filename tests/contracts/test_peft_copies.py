@@ -74,9 +74,7 @@ def test_a_copy_of_a_checkpointed_model_trains() -> None:
 
 
 @pytest.mark.parametrize(("family", "changes"), BOTH)
-def test_a_model_cast_to_bfloat16_runs_near_its_float32_self(
-    family: str, changes: Changes
-) -> None:
+def test_a_model_cast_to_bfloat16_runs_near_its_float32_self(family: str, changes: Changes) -> None:
     model = adapt(family, **changes)
     expected = logits(model, tokens())
     model.to(torch.bfloat16)
@@ -142,7 +140,7 @@ def test_a_model_with_another_head_is_adapted_too() -> None:
         {"target_modules": r".*\.mlp\.(c_fc|up_proj|c_proj)"},
         {"layers_to_transform": [1], "target_modules": ["q_proj", "c_attn"]},
         {"exclude_modules": ["k_proj", "c_proj"]},
-        {"rank_pattern": {"q_proj": 2, "c_attn": 2}, "use_rslora": False},
+        {"rank_pattern": {"(q_proj|c_attn)": 2}},
         {"bias": "lora_only"},
         {"init_lora_weights": "gaussian"},
         {"init_lora_weights": "orthogonal"},

@@ -1,4 +1,4 @@
-"""LoRA merges exactly; what depends on position refuses to merge and leaves everything as it was."""
+"""LoRA merges exactly; what depends on position refuses to merge and touches nothing."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.families import (
 )
 
 Changes = dict[str, Any]
-PLAIN = {"landmark_enabled": False, "position_bias": False}
+PLAIN: dict[str, Any] = {"landmark_enabled": False, "position_bias": False}
 MERGEABLE = [
     *[pytest.param(family, PLAIN, id=family) for family in FAMILIES],
     *both("dora", use_dora=True, **PLAIN),
@@ -77,7 +77,11 @@ def test_a_safe_merge_refuses_broken_weights(family: str) -> None:
 
 
 ACTING = [
-    *[case for design in DESIGNS for case in both(design, landmark_design=design, position_bias=False)],
+    *[
+        case
+        for design in DESIGNS
+        for case in both(design, landmark_design=design, position_bias=False)
+    ],
     *both("position_bias", landmark_enabled=False),
     *both("dora", use_dora=True),
 ]

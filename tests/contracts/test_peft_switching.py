@@ -116,7 +116,7 @@ def test_deleting_an_unknown_adapter_is_refused() -> None:
 def test_deleting_the_last_adapter_leaves_the_base_model() -> None:
     model = adapt("llama", landmark_design="original")
     model.delete_adapter("default")
-    assert torch.equal(logits(model.get_base_model(), tokens()), logits(build("llama"), tokens()))
+    assert torch.equal(logits(model.base_model.model, tokens()), logits(build("llama"), tokens()))
 
 
 def test_an_adapter_with_a_deleted_name_starts_afresh() -> None:
@@ -152,9 +152,7 @@ def test_a_mixed_batch_with_dora_is_refused() -> None:
 
 @pytest.mark.parametrize("design", ["position_adaptive", "original", "per_layer"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_mixed_batch_generates_what_each_adapter_generates_alone(
-    design: str, beams: int
-) -> None:
+def test_a_mixed_batch_generates_what_each_adapter_generates_alone(design: str, beams: int) -> None:
     model = add_second(adapt("llama", landmark_design=design), landmark_design=design)
     rows = tokens(batch=3, time=7)
     options = {"max_new_tokens": 6, "do_sample": False, "num_beams": beams, "eos_token_id": None}
@@ -182,7 +180,7 @@ def test_two_active_adapters_act_together(family: str, changes: Changes) -> None
 
 
 def test_two_active_plain_adapters_add_their_updates() -> None:
-    plain = {"landmark_enabled": False, "position_bias": False}
+    plain: dict[str, Any] = {"landmark_enabled": False, "position_bias": False}
     model = add_second(adapt("llama", **plain), **plain)
     model.base_model.set_adapter(["default", "second"])
     expected = logits(model, tokens())
@@ -216,9 +214,7 @@ def test_unloading_leaves_the_base_model_without_a_hook(design: str) -> None:
     plain = model.unload()
     assert plain is base
     assert torch.equal(logits(plain, tokens()), logits(build("llama"), tokens()))
-    assert not any(
-        module._forward_hooks or module._forward_pre_hooks for module in plain.modules()
-    )
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in plain.modules())
     assert list(plain.state_dict()) == list(build("llama").state_dict())
 
 

@@ -95,9 +95,9 @@ def loss_of_two_passes(model: PeftModel) -> Tensor:
     here, there = tokens(time=12, seed=6), tokens(time=18, seed=7)
     positions = torch.arange(18)[None].expand(2, -1) + 40
     first = model(input_ids=here, labels=here, use_cache=False).loss
-    return first + model(
-        input_ids=there, labels=there, position_ids=positions, use_cache=False
-    ).loss
+    return (
+        first + model(input_ids=there, labels=there, position_ids=positions, use_cache=False).loss
+    )
 
 
 def loss_of_two_padded_passes(model: PeftModel) -> Tensor:
@@ -151,8 +151,8 @@ def test_a_bfloat16_base_keeps_adapters_in_float32(family: str) -> None:
 def test_a_bfloat16_base_gives_nearly_the_same_logits(family: str, changes: Changes) -> None:
     exact = logits(adapt(family, **changes), tokens())
     rounded = logits(adapt(family, dtype=torch.bfloat16, **changes), tokens())
-    base_error = (
-        logits(build(family, dtype=torch.bfloat16), tokens()) - logits(build(family), tokens())
+    base_error = logits(build(family, dtype=torch.bfloat16), tokens()) - logits(
+        build(family), tokens()
     )
     assert (rounded - exact).norm() < 6 * base_error.norm()
 

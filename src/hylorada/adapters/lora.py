@@ -28,6 +28,11 @@ class LowRankUpdate:
     def __init__(self, gain: PositionGain | None) -> None:
         self.gain = gain
 
+    @classmethod
+    def for_layer(cls, layer: LoraLayer, gain: PositionGain | None) -> "LowRankUpdate":
+        """Return the fast path of one layer."""
+        return cls(gain)
+
     def supports_lora_conversion(self) -> bool:
         """Return whether plain LoRA can express the update: not where it depends on position."""
         return self.gain is None
@@ -83,6 +88,17 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
         self.cached: tuple[tuple[Any, ...], Tensor] | None = None
 
+    @classmethod
+    def for_layer(cls, layer: LoraLayer, gain: PositionGain | None) -> "FastDora":
+        """Return the fast path of one layer, with what is frozen computed now.
+
+        Filled in a later pass, it would make a compiled model compile again.
+        """
+        path = cls(gain)
+        if not layer.get_base_layer().weight.is_meta:
+            path.frozen_square(layer)
+        return path
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
         return self.__dict__ | {"frozen": None, "cached": None}
@@ -127,23 +143,31 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self.cached = (key, inverse) if remember else None
         return inverse
 
+    @torch.no_grad()
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
-        base = layer.get_base_layer()
-        if torch.compiler.is_compiling() and self.frozen is not None:
-            return self.frozen[1]
-        key = version(base.weight)
+        weight = layer.get_base_layer().weight
+        if torch.compiler.is_compiling():  # a graph cannot ask for versions
+            return row_squares(layer) if self.frozen is None else self.frozen[1]
+        key = version(weight)
         if self.frozen is None or self.frozen[0] != key:
-            weight = transpose(dequantize_module_weight(base), layer.fan_in_fan_out)
-            self.frozen = (key, weight.detach().float().square().sum(dim=1))
+            self.frozen = (key, row_squares(layer))
         return self.frozen[1]
+
+
+def row_squares(layer: LoraLayer) -> Float[Tensor, " out_dim"]:
+    """Return `|W|^2` per output row of a layer's frozen weight, in float32."""
+    base = layer.get_base_layer()
+    plain = base.weight.is_floating_point()
+    weight = base.weight if plain else dequantize_module_weight(base)
+    return transpose(weight, layer.fan_in_fan_out).float().square().sum(dim=1)
 
 
 class RescaleRows(torch.autograd.Function):
     """`factor * (updated - bias) + bias`: the rescaling that leaves the bias outside.
 
-    By hand, because a training step with many small layers waits for launches: half as many as
-    autograd would make, and the sums over tokens as matrix products.
+    By hand, because a training step with many small layers waits for launches, and autograd would
+    make half as many again.
     """
 
     @staticmethod
@@ -159,14 +183,11 @@ class RescaleRows(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the gradients of the three inputs."""
         updated, factor, bias = ctx.saved_tensors
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        ones = rows.new_ones(1, rows.shape[0])
-        for_factor = (ones @ (rows * updated.reshape(rows.shape)))[0]
-        for_bias = None
-        if bias is not None:
-            total = (ones @ rows)[0]
-            for_factor = torch.addcmul(for_factor, bias, total, value=-1)
-            for_bias = (1 - factor) * total if ctx.needs_input_grad[2] else None
+        tokens = tuple(range(gradient.ndim - 1))
+        # The bias is taken off before the sum: two long sums would cancel.
+        product = updated if bias is None else updated - bias
+        for_factor = (gradient * product).sum(dim=tokens)
+        for_bias = (1 - factor) * gradient.sum(dim=tokens) if ctx.needs_input_grad[2] else None
         return gradient * factor, for_factor, for_bias
 
 

@@ -141,11 +141,10 @@ class HyLoRADAModel(LoraModel):
         for index, (name, layer) in enumerate(layers.items()):
             fast = fast_variant(layer, adapter_name)
             if fast is not None:
-                layer.lora_variant[adapter_name] = fast(
-                    None
-                    if bias is None
-                    else PositionGain(bias, index, adapter_name, self.positions)
-                )
+                gain = None
+                if bias is not None:
+                    gain = PositionGain(bias, index, adapter_name, self.positions)
+                layer.lora_variant[adapter_name] = fast.for_layer(layer, gain)
             elif bias is not None:
                 raise SpecError(
                     f"position_bias works on linear layers with plain LoRA or DoRA; {name} is "

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.memory import peak_step_bytes, saved_activation_bytes
-from hylorada.benches.timing import interleave, ratios
+from hylorada.benches.timing import interleave, ratios, require_rounds
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import attention_projections
 from hylorada.seeds import generator
@@ -141,7 +141,7 @@ def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, P
     chosen = sorted(attention_projections(model)) if targets == "attention" else "all-linear"
     common: dict[str, Any] = {
         "target_modules": chosen,
-        "fan_in_fan_out": targets == "attention" and model.config.model_type == "gpt2",
+        "fan_in_fan_out": model.config.model_type == "gpt2",
     }
     lora = {**common, "r": 8, "lora_alpha": 16, "lora_dropout": dropout}
     ours = {**lora, "landmark_enabled": False, "position_bias": False}
@@ -161,6 +161,7 @@ def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, P
 
 def measure_on_cpu(rounds: int = 15) -> dict[str, Any]:
     """Return all CPU measurements, with progress on standard error."""
+    require_rounds(rounds)
     float32, bfloat16 = torch.float32, torch.bfloat16
     steps: list[dict[str, Any]] = [
         {"shape": SMALL_GPT2, "dtype": float32},

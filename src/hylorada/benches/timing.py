@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hylorada.errors import SpecError
+
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 
@@ -25,6 +27,7 @@ def interleave(
     contestants: Mapping[str, Callable[[], None]], *, rounds: int, warmups: int, seed: int
 ) -> dict[str, list[float]]:
     """Return each contestant's seconds, one entry a round, all contestants in every round."""
+    require_rounds(rounds)
     order = list(contestants)
     draws = np.random.default_rng(seed)
     seconds: dict[str, list[float]] = {name: [] for name in order}
@@ -51,6 +54,12 @@ def ratios(seconds: Mapping[str, list[float]], reference: str, seed: int) -> dic
         value = statistics.median(values) / statistics.median(seconds[reference])
         result[name] = Ratio(value, float(low), float(high))
     return result
+
+
+def require_rounds(rounds: int) -> None:
+    """Raise `SpecError` unless there is at least one round to measure."""
+    if rounds < 1:
+        raise SpecError(f"rounds must be at least 1; got {rounds}")
 
 
 def _seconds(action: Callable[[], None]) -> float:

@@ -123,6 +123,9 @@ def _built(
     model = AutoModelForCausalLM.from_pretrained(
         location.name, config=config, dtype=dtype, **location.options()
     )
+    if location.gguf_file is not None and model.hf_quantizer is not None:
+        # Its weights are plain tensors now; marked as quantised, they could not be trained on.
+        model.hf_quantizer.remove_quantization_config(model)
     return model if context is None or rotary else with_longer_table(model, context)
 
 

@@ -4,14 +4,6 @@ import math
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
-from tests.unit.evaluation.models import (
-    ARCHITECTURES,
-    VOCABULARY,
-    TableModel,
-    build,
-    random_tokens,
-    uniform,
-)
 from torch import nn
 
 from hylorada.errors import SpecError, UnsupportedModelError
@@ -21,6 +13,14 @@ from hylorada.evaluation.likelihood import (
     evaluating,
     require_context,
     token_losses,
+)
+from tests.unit.evaluation.models import (
+    ARCHITECTURES,
+    VOCABULARY,
+    TableModel,
+    build,
+    random_tokens,
+    uniform,
 )
 
 

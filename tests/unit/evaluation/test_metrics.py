@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from tests.unit.evaluation.models import byte_tokenizer, gpt2, random_tokens, store, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.cost import cost
 from hylorada.evaluation.metrics import METRICS, EvaluationSpec, evaluate, require_metrics
+from tests.unit.evaluation.models import byte_tokenizer, gpt2, random_tokens, store, uniform
 
 BYTES = 257
 SMALL = EvaluationSpec(

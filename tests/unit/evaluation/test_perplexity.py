@@ -4,12 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.unit.evaluation.models import TableModel, build, random_tokens, store, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
 from hylorada.evaluation.perplexity import lim_ppl_seed, mid_ppl, perplexity
 from hylorada.evaluation.windows import CorpusLosses, corpus_losses
+from tests.unit.evaluation.models import TableModel, build, random_tokens, store, uniform
 
 
 def losses_of(values: list[float], positions: list[int], length: int) -> CorpusLosses:

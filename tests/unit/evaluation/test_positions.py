@@ -3,12 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.evaluation.models import CopyModel, build, random_tokens, store, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
 from hylorada.evaluation.positions import context_gain, position_curve
 from hylorada.evaluation.windows import corpus_losses
+from tests.unit.evaluation.models import CopyModel, build, random_tokens, store, uniform
 
 
 def test_buckets_cover_every_scored_position_once() -> None:

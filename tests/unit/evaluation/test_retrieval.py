@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.evaluation.models import CopyModel, byte_tokenizer, gpt2, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
@@ -17,6 +16,7 @@ from hylorada.evaluation.retrieval import (
     summarise_matches,
 )
 from hylorada.evaluation.rows import RowScores
+from tests.unit.evaluation.models import CopyModel, byte_tokenizer, gpt2, uniform
 
 BYTES = 257
 

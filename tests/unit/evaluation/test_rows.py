@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.unit.evaluation.models import build, random_tokens, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
 from hylorada.evaluation.rows import Row, score_rows
+from tests.unit.evaluation.models import build, random_tokens, uniform
 
 
 def row(length: int, first_scored: int, seed: int = 0) -> Row:

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tests.unit.evaluation.models import build, random_tokens, store, uniform
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
 from hylorada.evaluation.windows import Window, corpus_losses, cut_windows
+from tests.unit.evaluation.models import build, random_tokens, store, uniform
 
 
 def test_windows_without_overlap_leave_each_first_token_unscored() -> None:

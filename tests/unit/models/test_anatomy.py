@@ -1,5 +1,7 @@
 """Decoder, final norm, attention projections and context are found from the module tree."""
 
+from collections.abc import Mapping
+
 import pytest
 from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM
@@ -77,7 +79,7 @@ def test_experts_are_not_taken_for_layers() -> None:
 class Stack(nn.Module):
     """A decoder made by hand: `first` before, `last` after the blocks."""
 
-    def __init__(self, first: dict[str, nn.Module], last: dict[str, nn.Module]) -> None:
+    def __init__(self, first: Mapping[str, nn.Module], last: Mapping[str, nn.Module]) -> None:
         super().__init__()
         for name, module in first.items():
             self.add_module(name, module)
@@ -114,8 +116,9 @@ def test_a_model_without_a_stack_is_refused() -> None:
 
 
 def test_the_longer_of_two_stacks_is_the_decoder() -> None:
-    model = nn.ModuleDict({"vision": Stack({}, {}), "text": Stack({}, {})})
-    model["text"].layers.append(nn.Sequential(nn.Linear(2, 2)))
+    text = Stack({}, {})
+    text.layers.append(nn.Sequential(nn.Linear(2, 2)))
+    model = nn.ModuleDict({"vision": Stack({}, {}), "text": text})
     assert find_decoder(model).name == "text"
 
 

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.unit.models.gguf_files import llama, write_gguf
+from peft import get_peft_model
 from transformers import LlamaForCausalLM
+from transformers.trainer_utils import validate_quantization_for_training
 
+from hylorada import HyLoRADAConfig
 from hylorada.errors import SpecError
 from hylorada.models.context import ContextSpec
 from hylorada.models.pretrained import load, load_tokenizer
+from tests.unit.models.gguf_files import llama, write_gguf
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
@@ -70,6 +73,15 @@ def test_a_gguf_file_gives_the_logits_of_the_model_it_was_written_from(
 ) -> None:
     path, model = gguf_file
     torch.testing.assert_close(logits(load(str(path)).model), logits(model), atol=1e-5, rtol=1e-5)
+
+
+def test_a_gguf_model_can_be_adapted_by_the_trainer(
+    gguf_file: tuple[Path, LlamaForCausalLM],
+) -> None:
+    """Its weights are plain tensors, so the mark of quantisation, which forbids it, is gone."""
+    adapted = get_peft_model(load(str(gguf_file[0])).model, HyLoRADAConfig())
+    validate_quantization_for_training(adapted)
+    validate_quantization_for_training(adapted.unload())
 
 
 def test_a_gguf_file_brings_its_tokenizer(gguf_file: tuple[Path, LlamaForCausalLM]) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.evaluation.models import byte_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from hylorada.errors import SpecError
@@ -19,6 +18,7 @@ from hylorada.text.probes import (
     passkey_items,
     read_key_values,
 )
+from tests.unit.evaluation.models import byte_tokenizer
 
 MAKERS = {"evidence": evidence_items, "passkey": passkey_items}
 

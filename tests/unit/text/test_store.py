@@ -3,12 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.text.byte_tokens import byte_tokenizer
 
 from hylorada.errors import SpecError
 from hylorada.text.corpus import Document
 from hylorada.text.store import TokenStore, require_disjoint
 from hylorada.text.tokens import tokenise
+from tests.unit.text.byte_tokens import byte_tokenizer
 
 
 def two_documents() -> TokenStore:

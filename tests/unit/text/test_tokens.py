@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.text.byte_tokens import byte_tokenizer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerBase
 
 from hylorada.errors import SpecError
 from hylorada.text.corpus import Document
 from hylorada.text.tokens import TokenStore, tokenise, tokenizer_fingerprint
+from tests.unit.text.byte_tokens import byte_tokenizer
 
 TEXTS = ("first", "zweiß", "", "last")
 

@@ -1,0 +1,149 @@
+"""What adapters cost: the structure of the answer and what must hold of any numbers in it."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+from transformers import GPT2LMHeadModel, LlamaForCausalLM
+
+from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.benches.adapters import (
+    REFERENCE,
+    Shape,
+    build,
+    measure_decoding,
+    measure_steps,
+    methods,
+)
+from hylorada.errors import SpecError
+
+GPT2 = Shape(
+    name="GPT-2 2x16", family="gpt2", layers=2, width=16, heads=2, vocabulary=50, batch=2, length=12
+)
+LLAMA = replace(GPT2, name="Llama 2x16", family="llama")
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[str, Any]:
+    return measure_steps(GPT2, dtype=torch.float32, rounds=2)
+
+
+def test_a_gpt2_has_the_shape_asked_for() -> None:
+    model = build(GPT2, torch.float32, "cpu")
+    assert isinstance(model, GPT2LMHeadModel)
+    assert len(model.transformer.h) == 2
+    assert tuple(model.transformer.wte.weight.shape) == (50, 16)
+    assert model.config.n_positions == 1024
+
+
+def test_a_llama_has_the_shape_asked_for() -> None:
+    shape = replace(LLAMA, inner=24, key_value_heads=1, length=2000)
+    model = build(shape, torch.bfloat16, "cpu")
+    assert isinstance(model, LlamaForCausalLM)
+    layer = model.model.layers[0]
+    assert tuple(layer.mlp.up_proj.weight.shape) == (24, 16)
+    assert tuple(layer.self_attn.k_proj.weight.shape) == (8, 16)
+    assert model.config.max_position_embeddings == 2000
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_llama_without_an_inner_width_is_four_times_as_wide_inside() -> None:
+    model = build(LLAMA, torch.float32, "meta")
+    assert tuple(model.model.layers[0].mlp.up_proj.weight.shape) == (64, 16)
+
+
+@pytest.mark.parametrize("shape", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_all_methods_adapt_the_same_modules(shape: Shape) -> None:
+    chosen = methods(build(shape, torch.float32, "meta"), "attention", 0.0)
+    assert len({frozenset(config.target_modules) for config in chosen.values()}) == 1
+
+
+def test_the_reference_is_pefts_lora_and_is_there_twice() -> None:
+    chosen = methods(build(GPT2, torch.float32, "meta"), "all", 0.1)
+    assert type(chosen[REFERENCE]) is type(chosen["PEFT LoRA again"]) is LoraConfig
+    assert chosen[REFERENCE].target_modules == "all-linear"
+    assert isinstance(chosen["rsLoRA"], HyLoRADAConfig)
+    assert {c.lora_dropout for c in chosen.values() if isinstance(c, LoraConfig)} == {0.1}
+
+
+def test_the_reference_costs_exactly_itself(steps: dict[str, Any]) -> None:
+    reference = steps["methods"][REFERENCE]
+    assert reference["time"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert reference["memory"] == 1.0
+
+
+def test_every_method_is_measured_and_lies_in_its_interval(steps: dict[str, Any]) -> None:
+    assert list(steps["methods"]) == list(
+        methods(build(GPT2, torch.float32, "meta"), "attention", 0.0)
+    )
+    for row in steps["methods"].values():
+        assert 0 < row["time"]["low"] <= row["time"]["value"] <= row["time"]["high"]
+        assert row["memory"] > 0
+
+
+def test_two_copies_of_one_method_keep_the_same_memory(steps: dict[str, Any]) -> None:
+    again = steps["methods"]["PEFT LoRA again"]
+    assert again["memory"] == 1.0
+    assert again["trainable"] == steps["methods"][REFERENCE]["trainable"]
+
+
+def test_dora_keeps_more_than_lora(steps: dict[str, Any]) -> None:
+    rows = steps["methods"]
+    assert rows["PEFT DoRA"]["memory"] > 1.0
+    assert rows["DoRA"]["memory"] > rows["rsLoRA"]["memory"]
+
+
+def test_our_dora_keeps_less_than_pefts(steps: dict[str, Any]) -> None:
+    rows = steps["methods"]
+    assert rows["DoRA"]["memory"] < rows["PEFT DoRA"]["memory"]
+
+
+def test_trained_numbers_are_counted(steps: dict[str, Any]) -> None:
+    rows = steps["methods"]
+    # In each of two layers: c_attn is 16 -> 48 and c_proj 16 -> 16, with factors of rank 8.
+    lora = 2 * 8 * ((16 + 48) + (16 + 16))
+    magnitudes = 2 * (48 + 16)
+    assert rows[REFERENCE]["trainable"] == rows["rsLoRA"]["trainable"] == lora
+    assert rows["PEFT DoRA"]["trainable"] == rows["DoRA"]["trainable"] == lora + magnitudes
+    assert rows["HyLoRADA"]["trainable"] > lora
+
+
+def test_megabytes_and_ratios_say_the_same(steps: dict[str, Any]) -> None:
+    rows = steps["methods"]
+    for row in rows.values():
+        assert row["megabytes"] / rows[REFERENCE]["megabytes"] == pytest.approx(row["memory"])
+
+
+def test_the_answer_says_how_it_was_measured(steps: dict[str, Any]) -> None:
+    assert steps["shape"]["name"] == "GPT-2 2x16"
+    assert (steps["dtype"], steps["targets"], steps["rounds"]) == ("float32", "attention", 2)
+    assert steps["memory"] == "saved activations"
+    assert 0 < steps["reference_milliseconds"] < math.inf
+
+
+def test_methods_can_be_chosen() -> None:
+    found = measure_steps(
+        LLAMA, dtype=torch.float32, rounds=1, dropout=0.1, names=(REFERENCE, "HyLoRADA")
+    )
+    assert list(found["methods"]) == [REFERENCE, "HyLoRADA"]
+    assert found["dropout"] == 0.1
+
+
+def test_a_comparison_without_its_reference_is_refused() -> None:
+    with pytest.raises(SpecError, match="must include 'PEFT LoRA'; got DoRA, HyLoRADA"):
+        measure_steps(GPT2, dtype=torch.float32, rounds=1, names=("DoRA", "HyLoRADA"))
+
+
+def test_decoding_is_timed_for_each_method() -> None:
+    found = measure_decoding(LLAMA, dtype=torch.float32, rounds=1, tokens=2)
+    assert found["what"] == "decoding 2 tokens after 16"
+    assert found["methods"][REFERENCE]["time"]["value"] == 1.0
+    assert {"rsLoRA", "DoRA", "HyLoRADA", "PEFT DoRA"} < found["methods"].keys()
+
+
+def test_the_answer_is_plain_json(steps: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(steps, allow_nan=False)) == steps

@@ -1,0 +1,83 @@
+"""Times become ratios to a reference; the order of the contestants is drawn anew each round."""
+
+import time
+from functools import partial
+
+import pytest
+
+from hylorada.benches.timing import interleave, ratios
+from hylorada.errors import SpecError
+
+
+def test_every_contestant_runs_once_a_round_and_warmups_are_not_counted() -> None:
+    calls: list[str] = []
+    contestants = {name: partial(calls.append, name) for name in "abc"}
+    seconds = interleave(contestants, rounds=4, warmups=2, seed=0)
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+    rounds = [calls[start : start + 3] for start in range(0, len(calls), 3)]
+    assert len(rounds) == 6
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+
+
+def test_the_order_changes_between_rounds_and_repeats_with_the_seed() -> None:
+    def order(seed: int) -> list[str]:
+        calls: list[str] = []
+        contestants = {name: partial(calls.append, name) for name in "abcd"}
+        interleave(contestants, rounds=5, warmups=0, seed=seed)
+        return calls
+
+    first = order(3)
+    assert len({tuple(first[start : start + 4]) for start in range(0, 20, 4)}) > 1
+    assert order(3) == first
+    assert order(4) != first
+
+
+def test_a_contestant_that_waits_is_timed_in_seconds() -> None:
+    contestants = {"waits": partial(time.sleep, 0.02), "idle": lambda: None}
+    seconds = interleave(contestants, rounds=2, warmups=0, seed=0)
+    assert min(seconds["waits"]) >= 0.02
+    assert min(seconds["idle"]) < 0.02
+
+
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_no_rounds_are_refused_before_anything_runs(rounds: int) -> None:
+    calls: list[str] = []
+    with pytest.raises(SpecError, match=f"rounds must be at least 1; got {rounds}"):
+        interleave({"a": partial(calls.append, "a")}, rounds=rounds, warmups=3, seed=0)
+    assert calls == []
+
+
+def test_a_ratio_is_the_quotient_of_medians() -> None:
+    seconds = {"reference": [2.0, 9.0, 4.0], "other": [6.0, 1.0, 7.0], "even": [1.0, 3.0, 2.0]}
+    found = ratios(seconds, "reference", seed=0)
+    assert found["other"].value == 6.0 / 4.0
+    assert found["even"].value == 2.0 / 4.0
+
+
+def test_the_reference_is_one_without_any_doubt() -> None:
+    reference = ratios({"reference": [2.0, 9.0, 4.0], "other": [1.0] * 3}, "reference", 0)[
+        "reference"
+    ]
+    assert (reference.value, reference.low, reference.high) == (1.0, 1.0, 1.0)
+
+
+def test_rounds_are_resampled_together() -> None:
+    # Each round of the other takes three times the reference's, whatever slowed the round down.
+    slow = [1.0, 5.0, 2.0, 30.0, 4.0]
+    found = ratios({"reference": slow, "other": [3 * each for each in slow]}, "reference", 0)
+    assert (found["other"].low, found["other"].high) == pytest.approx((3.0, 3.0))
+
+
+def test_an_interval_spans_what_single_rounds_say() -> None:
+    found = ratios({"reference": [1.0] * 4, "other": [1.0, 2.0, 3.0, 4.0]}, "reference", 0)["other"]
+    assert 1.0 <= found.low < found.value == 2.5 < found.high <= 4.0
+
+
+def test_one_round_has_an_interval_of_no_width() -> None:
+    found = ratios({"reference": [2.0], "other": [3.0]}, "reference", seed=0)["other"]
+    assert (found.value, found.low, found.high) == (1.5, 1.5, 1.5)
+
+
+def test_the_interval_depends_on_the_seed_alone() -> None:
+    seconds = {"reference": [1.0, 2.0, 3.0, 4.0, 5.0], "other": [5.0, 3.0, 4.0, 1.0, 2.0]}
+    assert ratios(seconds, "reference", seed=1) == ratios(seconds, "reference", seed=1)

@@ -1,0 +1,274 @@
+"""The command line: one sub-command a job, and one line for every mistake."""
+
+import json
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hylorada.benches import adapters
+from hylorada.cli import COMMANDS, main, underscored
+from hylorada.experiments import demo
+from hylorada.experiments.config import DataSection
+from tests.small_run import small_arguments, write_model, write_text
+from tests.unit.command_line import Output, refusal
+
+EVERY_COMMAND = ("demo", "prepare", "evaluate", "bench", "train")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model and a text."""
+    folder = tmp_path_factory.mktemp("place")
+    write_model(folder / "model")
+    write_text(folder / "text")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the home folder and the repository out of reach of what a command writes."""
+    monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+# Help
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]], ids=["nothing", "-h", "--help"])
+def test_the_overview_names_every_command_and_a_start(words: list[str], capsys: Output) -> None:
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(EVERY_COMMAND)
+    assert "Start with:  hylorada demo" in lines
+
+
+@pytest.mark.parametrize("name", EVERY_COMMAND)
+def test_the_help_of_a_command_holds_an_example(name: str, capsys: Output) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(f"usage: hylorada {name}")
+    assert f"Example: hylorada {name} " in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_uses_options_that_exist(name: str, capsys: Output) -> None:
+    program, command, *words = COMMANDS[name].example.split()
+    assert (program, command) == ("hylorada", name)
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert all(word in text for word in words if word.startswith("--"))
+
+
+def test_the_version_is_the_packages(capsys: Output) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hylorada {version('hylorada')}\n"
+
+
+def test_without_words_main_reads_its_own_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hylorada", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith("hylorada ")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evalute"], "unknown command 'evalute'; did you mean 'evaluate'?"),
+        (["xyzzy"], "unknown command 'xyzzy'; known are train, demo, prepare, evaluate, bench"),
+        (["--verzion"], "unknown command '--verzion'"),
+        (["evaluate"], "subject (hylorada evaluate --help)"),
+        (["evaluate", "tiny", "--metrics", "pppl"], "unknown metric 'pppl'; did you mean 'ppl'?"),
+        (["evaluate", "tiny", "--metricz", "ppl"], "unrecognized arguments: --metricz"),
+        (["evaluate", "tiny", "--max_length", "many"], "many"),
+        (["evaluate", "tiny", "--max-length", "1"], "max_length must be at least 2; got 1"),
+        (["evaluate", "tiny", "--lines", "all"], "lines must be one of"),
+        (["evaluate", "tiny", "--device", "abacus"], "device must be"),
+        (["evaluate", "./absent"], "no model at './absent'"),
+        (["evaluate", "tiny", "--json", "absent/result.json"], "in a folder that exists"),
+        (["evaluate", "tiny", "--json", "."], "--json must name a file"),
+        (["bench"], "what (hylorada bench --help)"),
+        (["bench", "adapters", "--rounds", "0"], "rounds must be at least 1; got 0"),
+        (["bench", "speed"], "'speed' (choose from 'adapters')"),
+        (["bench", "adapters", "--json", "absent/result.json"], "in a folder that exists"),
+        (["prepare"], "out (hylorada prepare --help)"),
+        (["prepare", "--out", "there", "--data", "./absent"], "no text at './absent'"),
+        (["prepare", "--out", "there", "--tokenizer", "./absent"], "no model at './absent'"),
+        (["prepare", "--out", "there", "--splits", "train", "tset"], "got 'tset'"),
+        (["demo", "--outt", "there"], "unrecognized arguments: --outt"),
+        (["train", "--config", "absent.yaml"], "absent.yaml"),
+        (["train", "--lenght=3"], "did you mean 'data.length'?"),
+        (["train", "--adapter.r=0"], "r must be at least 1; got 0"),
+        (["train", "--model.source=./absent"], "no model at './absent'"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    words: list[str], message: str, capsys: Output, tmp_path: Path
+) -> None:
+    assert message in refusal(capsys, *words)
+    assert list((tmp_path / "here").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("command", ["prepare", "demo", "train"])
+def test_a_file_in_the_place_of_a_folder_is_refused(
+    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    text = partial(DataSection, source=str(place / "text"))
+    monkeypatch.setattr(demo, "DataSection", text)
+    monkeypatch.setattr(demo, "LENGTH", 24)
+    monkeypatch.setattr(demo, "SEQUENCES", 24)
+    taken = tmp_path / "taken"
+    taken.write_text("a letter")
+    options = {
+        "prepare": ["--data", str(place / "text"), "--tokenizer", str(place / "model")],
+        "demo": [],
+        "train": small_arguments(place),
+    }[command]
+    assert main([command, *options, "--out", str(taken)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"hylorada: cannot use {taken}")
+    assert last.endswith("; name another")
+    assert taken.read_text() == "a letter"
+
+
+def test_a_run_that_diverges_is_one_line_and_exit_code_1(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    words = [*small_arguments(place), "--learning_rate=1e30", f"--out={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("hylorada: the ")
+    assert "try a lower learning_rate" in last
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+# Spellings
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--max-length", "--max_length"),
+        ("--max-length=3-4", "--max_length=3-4"),
+        ("--max_length", "--max_length"),
+        ("a-b", "a-b"),
+        ("-", "-"),
+        ("-1", "-1"),
+    ],
+)
+def test_only_the_name_of_an_option_changes(word: str, expected: str) -> None:
+    assert underscored(word) == expected
+
+
+def test_dashes_and_underscores_are_the_same_option(place: Path, capsys: Output) -> None:
+    base = ["evaluate", str(place / "model"), f"--data={place / 'text'}", "--metrics", "ppl"]
+    found = []
+    for spelling in (
+        ["--max-length=24", "--max-tokens", "96"],
+        ["--max_length=24", "--max_tokens=96"],
+    ):
+        capsys.readouterr()
+        assert main([*base, *spelling, "--json", "-"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        found.append((result["settings"], result["metrics"]))
+    assert found[0] == found[1]
+    assert (found[0][0]["max_length"], found[0][0]["max_tokens"]) == (24, 96)
+
+
+# Bench
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what a bench of very small models writes: its numbers and what it prints."""
+    folder = tmp_path_factory.mktemp("bench")
+    sizes = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 50, "batch": 1, "length": 8}
+    words = ["bench", "adapters", "--rounds", "1", "--json", str(folder / "result.json")]
+    with pytest.MonkeyPatch.context() as patch, (folder / "shown.txt").open("w") as shown:
+        for name in ("SMALL_GPT2", "SMALL_LLAMA", "WIDE_LLAMA"):
+            patch.setattr(adapters, name, replace(getattr(adapters, name), **sizes))
+        with redirect_stdout(shown):
+            assert main(words) == 0
+    return folder
+
+
+@pytest.fixture
+def result(measured: Path) -> dict[str, Any]:
+    return json.loads((measured / "result.json").read_text())
+
+
+def test_bench_shows_a_table_for_each_measurement(measured: Path, result: dict[str, Any]) -> None:
+    shown = (measured / "shown.txt").read_text()
+    assert shown.count("memory / PEFT LoRA") == len(result["runs"]) == 5
+
+
+def test_bench_covers_both_families_both_dtypes_and_decoding(result: dict[str, Any]) -> None:
+    covered = [
+        (run["what"].split()[0], run["shape"]["family"], run["dtype"], run["targets"])
+        for run in result["runs"]
+    ]
+    assert covered == [
+        ("forward", "gpt2", "float32", "attention"),
+        ("forward", "llama", "float32", "attention"),
+        ("forward", "gpt2", "bfloat16", "attention"),
+        ("forward", "gpt2", "bfloat16", "all"),
+        ("decoding", "llama", "float32", "all"),
+    ]
+
+
+def test_bench_measures_the_rounds_asked_for_and_decodes_at_least_three(
+    result: dict[str, Any],
+) -> None:
+    assert [run["rounds"] for run in result["runs"]] == [1, 1, 1, 1, 3]
+
+
+def test_bench_names_machine_and_versions(result: dict[str, Any]) -> None:
+    packages = ("torch", "transformers", "peft")
+    assert result["versions"] == {name: version(name) for name in packages}
+    assert result["machine"]["cores"] >= 1
+    assert result["threads"] >= 1
+
+
+def test_bench_can_write_pure_json(
+    result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    asked = []
+
+    def again(rounds: int) -> dict[str, Any]:
+        asked.append(rounds)
+        return result
+
+    monkeypatch.setattr(adapters, "measure_on_cpu", again)  # once was enough
+    assert main(["bench", "adapters", "--rounds=4", "--json=-"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert asked == [4]
+
+
+# The process
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "hylorada", "evaluate", "./absent"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("hylorada: no model at './absent'; ")
+    assert done.stderr.count("\n") == 1
