@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         print(f"hylorada: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("hylorada: interrupted; the same command resumes", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -64,6 +64,28 @@ def test_prepared_tokens_are_trained_and_measured_on(
     assert first["data"] == second["data"]
 
 
+def test_tokens_of_another_tokenizer_are_refused(
+    place: Path, tmp_path: Path, capsys: Output
+) -> None:
+    tokens = tmp_path / "tokens"
+    words = ["--data", place / "text", "--tokenizer", place / "model", "--out", tokens]
+    assert main(["prepare", *map(str, words)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "tiny", "--data", str(tokens), "--metrics", "ppl"]) == 2
+    assert "tokens of another tokenizer" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_ends_without_a_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hylorada.experiments.run.load_data", interrupt)
+    assert main(["train", *small_arguments(place), "--out=interrupted"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1].startswith("hylorada: interrupted")
+
+
 def test_prepare_writes_only_the_splits_asked_for(place: Path, tmp_path: Path) -> None:
     words = ["--data", place / "text", "--tokenizer", place / "model", "--out", tmp_path / "tokens"]
     assert main(["prepare", *map(str, words), "--splits", "test"]) == 0

@@ -127,7 +127,13 @@ def token_store(
     """Return the tokens of one split: prepared ones, cached ones, or tokenised now."""
     prepared = Path(section.source).expanduser() / split
     if (prepared / META).is_file():
-        return TokenStore.open(prepared)
+        store = TokenStore.open(prepared)
+        if store.tokenizer != tokenizer_fingerprint(tokenizer):
+            raise SpecError(
+                f"{prepared} holds tokens of another tokenizer than the model's; prepare the text "
+                "again with --tokenizer and this model"
+            )
+        return store
     text = documents(section.source, split, section.text_spec())
     folder = _cache(section) / f"{_cache_key(section, split, tokenizer)}-{split}"
     return tokenise(text, tokenizer, folder, progress=progress)

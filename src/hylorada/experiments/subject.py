@@ -43,17 +43,15 @@ def load_subject(source: str, *, base: str | None = None, device: str | None = N
     folder = Path(source).expanduser()
     is_model = (folder / "config.json").is_file()
     if (folder / "config.yaml").is_file() and not is_model:
-        settings = yaml.safe_load((folder / "config.yaml").read_text())["model"]
-        base = base or settings["source"]
-        if settings["context"] is not None:
-            context = ContextSpec(length=settings["context"], scaling=settings["scaling"])
+        base = base or _model_section(folder)["source"]
+        context = _widened_context(folder)
         adapter = folder / "adapter" if (folder / "adapter").is_dir() else None
         if adapter is None and not (folder / "result.json").is_file():
             raise SpecError(
                 f"run {folder} is not finished; start hylorada train again to resume it"
             )
     elif (folder / "adapter_config.json").is_file():
-        adapter = folder
+        adapter, context = folder, _widened_context(folder.parent)
         described = json.loads((folder / "adapter_config.json").read_text())
         base = base or described.get("base_model_name_or_path")
         if not base:
@@ -68,6 +66,21 @@ def load_subject(source: str, *, base: str | None = None, device: str | None = N
     if adapter is not None:
         model = _with_adapter(loaded.model, adapter, base or source)
     return Subject(model, loaded.tokenizer, base or source, None if adapter is None else source)
+
+
+def _model_section(run: Path) -> dict[str, Any]:
+    section: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())["model"]
+    return section
+
+
+def _widened_context(run: Path) -> ContextSpec | None:
+    """Return the context that a run widened its model to: its adapter was trained with it."""
+    if not (run / "environment.json").is_file():
+        return None
+    section = _model_section(run)
+    if section["context"] is None:
+        return None
+    return ContextSpec(length=section["context"], scaling=section["scaling"])
 
 
 def _device(name: str | None) -> str:

@@ -1,5 +1,6 @@
 """What a terminal shows of results: values with their intervals, counts and units."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,8 +44,9 @@ def _quoted(name: str, measured: dict[str, Any]) -> Iterator[tuple[str, dict[str
             yield f"loss added by seeing only {point['context']} tokens", point, unit
     elif name == "retrieval":
         for row in measured["results"]:
-            if "value" in row:
-                yield f"{row['task']} at {row['length']} tokens", row, unit
+            place = f"{row['task']} at {row['length']} tokens"
+            skipped = {"value": math.nan}
+            yield (place, row, unit) if "value" in row else (place, skipped, row["skipped"])
     elif name == "cost":
         for label, value in measured.items():
             if isinstance(value, int | float):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -123,9 +124,10 @@ def _built(
     model = AutoModelForCausalLM.from_pretrained(
         location.name, config=config, dtype=dtype, **location.options()
     )
-    if location.gguf_file is not None and model.hf_quantizer is not None:
+    quantizer: Any = getattr(model, "hf_quantizer", None)
+    if location.gguf_file is not None and quantizer is not None:
         # Its weights are plain tensors now; marked as quantised, they could not be trained on.
-        model.hf_quantizer.remove_quantization_config(model)
+        quantizer.remove_quantization_config(model)
     return model if context is None or rotary else with_longer_table(model, context)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Int64, UInt, UInt64
 
 from hylorada.errors import SpecError
 
-SCHEMA = 1
+SCHEMA = 2
 TOKENS, OFFSETS, BYTE_COUNTS = "tokens.bin", "offsets.npy", "byte_counts.npy"
 TEXT_HASHES, META = "text_hashes.npy", "meta.json"
 
@@ -30,6 +30,7 @@ class TokenStore:
         byte_counts: UTF-8 bytes of each document's text, the unit of bits per byte.
         fingerprint: Hash of tokenizer, document boundary and text.
         text_hashes: 64 bits of the SHA-256 of each text, or none where it is not known.
+        tokenizer: Hash of the tokenizer alone, or empty where it is not known.
     """
 
     tokens: UInt[np.ndarray, " tokens"]
@@ -37,6 +38,7 @@ class TokenStore:
     byte_counts: Int64[np.ndarray, " documents"]
     fingerprint: str
     text_hashes: UInt64[np.ndarray, " documents_or_none"] = field(default_factory=_no_hashes)
+    tokenizer: str = ""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -72,6 +74,7 @@ class TokenStore:
             byte_counts=np.load(folder / BYTE_COUNTS, mmap_mode="r"),
             fingerprint=meta["fingerprint"],
             text_hashes=np.load(folder / TEXT_HASHES, mmap_mode="r"),
+            tokenizer=meta["tokenizer"],
         )
 
 

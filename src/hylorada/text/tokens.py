@@ -198,6 +198,7 @@ def _finish(shards: list[Path], work: Path, encoding: _Encoding, fingerprint: st
         "documents": len(offsets) - 1,
         "tokens": int(offsets[-1]),
         "bytes": int(sum(counts.sum() for counts in byte_counts)),
+        "tokenizer": tokenizer_fingerprint(encoding.tokenizer),
         "before_document": encoding.before,
         "after_document": encoding.after,
         "vocabulary": len(encoding.tokenizer),

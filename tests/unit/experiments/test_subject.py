@@ -124,12 +124,15 @@ def test_a_run_without_an_adapter_is_its_frozen_model(place: Path, tmp_path: Pat
     assert not isinstance(subject.model, PeftModel)
 
 
-def test_a_run_with_a_wider_context_is_loaded_with_it(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["run", "run/adapter"])
+def test_a_run_with_a_wider_context_is_loaded_with_it(
+    place: Path, tmp_path: Path, source: str
+) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     config["model"] |= {"context": 128, "scaling": "linear"}
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
-    subject = load_subject(str(tmp_path / "run"))
+    subject = load_subject(str(tmp_path / source))
     assert subject.model.config.max_position_embeddings == 128
 
 

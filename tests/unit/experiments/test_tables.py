@@ -85,13 +85,14 @@ def test_the_full_context_adds_no_loss_and_has_no_row() -> None:
     ]
 
 
-def test_a_retrieval_task_that_was_too_long_has_no_row() -> None:
+def test_a_retrieval_task_that_was_skipped_says_why() -> None:
     results = [
         {**ESTIMATE, "task": "passkey", "length": 64},
         {"task": "key_value", "length": 64, "skipped": "too short"},
     ]
     found = rows({"retrieval": {"unit": "share of answers", "results": results}})
-    assert [row[0] for row in found] == ["passkey at 64 tokens"]
+    assert [row[0] for row in found] == ["passkey at 64 tokens", "key_value at 64 tokens"]
+    assert found[1][1:] == ["nan", "", "too short"]
 
 
 def test_costs_are_the_numbers_among_what_was_measured() -> None:
