@@ -12,7 +12,6 @@ from jaxtyping import Float
 from peft.tuners.lora.layer import LoraLayer, LoraVariant
 from peft.tuners.lora.variants import DoraLinearVariant
 from peft.utils.integrations import dequantize_module_weight
-from peft.utils.other import transpose
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.pytorch_utils import Conv1D
@@ -27,11 +26,6 @@ class LowRankUpdate:
 
     def __init__(self, gain: PositionGain | None) -> None:
         self.gain = gain
-
-    @classmethod
-    def for_layer(cls, layer: LoraLayer, gain: PositionGain | None) -> "LowRankUpdate":
-        """Return the fast path of one layer."""
-        return cls(gain)
 
     def supports_lora_conversion(self) -> bool:
         """Return whether plain LoRA can express the update: not where it depends on position."""
@@ -88,17 +82,6 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
         self.cached: tuple[tuple[Any, ...], Tensor] | None = None
 
-    @classmethod
-    def for_layer(cls, layer: LoraLayer, gain: PositionGain | None) -> "FastDora":
-        """Return the fast path of one layer, with what is frozen computed now.
-
-        Filled in a later pass, it would make a compiled model compile again.
-        """
-        path = cls(gain)
-        if not layer.get_base_layer().weight.is_meta:
-            path.frozen_square(layer)
-        return path
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
         return self.__dict__ | {"frozen": None, "cached": None}
@@ -146,10 +129,9 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     @torch.no_grad()
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
-        weight = layer.get_base_layer().weight
-        if torch.compiler.is_compiling():  # a graph cannot ask for versions
-            return row_squares(layer) if self.frozen is None else self.frozen[1]
-        key = version(weight)
+        if torch.compiler.is_compiling():  # a graph cannot ask whether the weight is still the same
+            return row_squares(layer)
+        key = version(layer.get_base_layer().weight)
         if self.frozen is None or self.frozen[0] != key:
             self.frozen = (key, row_squares(layer))
         return self.frozen[1]
@@ -160,7 +142,7 @@ def row_squares(layer: LoraLayer) -> Float[Tensor, " out_dim"]:
     base = layer.get_base_layer()
     plain = base.weight.is_floating_point()
     weight = base.weight if plain else dequantize_module_weight(base)
-    return transpose(weight, layer.fan_in_fan_out).float().square().sum(dim=1)
+    return weight.float().square().sum(dim=0 if layer.fan_in_fan_out else 1)
 
 
 class RescaleRows(torch.autograd.Function):

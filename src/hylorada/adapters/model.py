@@ -144,7 +144,7 @@ class HyLoRADAModel(LoraModel):
                 gain = None
                 if bias is not None:
                     gain = PositionGain(bias, index, adapter_name, self.positions)
-                layer.lora_variant[adapter_name] = fast.for_layer(layer, gain)
+                layer.lora_variant[adapter_name] = fast(gain)
             elif bias is not None:
                 raise SpecError(
                     f"position_bias works on linear layers with plain LoRA or DoRA; {name} is "
