@@ -14,7 +14,13 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.lora import FastDora, FastLora, RescaleRows, inverse_row_norm
+from hylorada.adapters.lora import (
+    FastDora,
+    FastLora,
+    RescaleRows,
+    frozen_product,
+    inverse_row_norm,
+)
 from hylorada.seeds import generator
 from tests.families import adapt, build, logits, seeded, settings, tokens
 from tests.reference import lora as reference
@@ -286,3 +292,26 @@ def test_one_or_two_adapters_agree_with_peft(family: str, dora: bool) -> None:
         torch.testing.assert_close(
             logits(ours, tokens()), logits(theirs, tokens()), atol=1e-4, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
+def test_only_an_update_without_position_bias_converts_to_lora(dora: bool) -> None:
+    for bias in (False, True):
+        model = adapt("llama", use_dora=dora, landmark_enabled=False, position_bias=bias)
+        layers = [layer for _, layer in model.base_model.lora_layers("default")]
+        assert {layer.supports_lora_conversion("default") for layer in layers} == {not bias}
+
+
+class ForeignLinear(nn.Linear):
+    """Stands for a quantised layer: only its forward pass knows its weight."""
+
+
+@pytest.mark.parametrize(
+    "base", [nn.Linear(5, 3), Conv1D(3, 5), ForeignLinear(5, 3), ForeignLinear(5, 3, bias=False)]
+)
+def test_the_frozen_product_leaves_the_bias_out(base: nn.Module) -> None:
+    weight = base.get_parameter("weight")
+    expected = torch.eye(5) @ (weight if isinstance(base, Conv1D) else weight.T)
+    if getattr(base, "bias", None) is not None:
+        nn.init.normal_(base.get_parameter("bias"))
+    torch.testing.assert_close(frozen_product(base, torch.eye(5)), expected)
