@@ -6,14 +6,18 @@ order and seeds, a control of the same size, and a difference with its interval.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from transformers.utils import logging
 
 from hylorada.evaluation.statistics import Estimate, mean_estimate, params_per_percent
 from hylorada.experiments.config import AdapterSection, DataSection, TrainConfig
@@ -62,6 +66,18 @@ def demo(out: Path, console: Console) -> Path:
         f"Adapting the embedded model to State of the Union addresses: {len(ARMS)} arms, "
         f"{len(SEEDS)} seeds each, on the same text in the same order."
     )
+    with _no_loading_bars():
+        frozen, arms = _compared(out, console)
+    report = out / "report.md"
+    write_atomically(out / "result.json", json.dumps(_plain(frozen, arms), indent=1) + "\n")
+    write_atomically(report, _report(frozen, arms))
+    console.print(_table(frozen, arms))
+    console.print(" ".join(_sentences(frozen, arms)))
+    console.print(f"The report lies in {report}.", markup=False, soft_wrap=True)
+    return report
+
+
+def _compared(out: Path, console: Console) -> tuple[dict[str, Any], list[Arm]]:
     frozen = run(_config(AdapterSection(method="none"), SEEDS[0], out / "frozen"))
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in ARMS}
     columns = (TextColumn("{task.description:28s}"), BarColumn(), TimeRemainingColumn())
@@ -73,14 +89,19 @@ def demo(out: Path, console: Console) -> Path:
                 folder = out / f"{_slug(name)}-{seed}"
                 results[name].append(run(_config(adapter, seed, folder)))
                 progress.advance(task)
-    arms = [_arm(name, results[name], results[BASELINE]) for name in ARMS]
-    report = out / "report.md"
-    write_atomically(out / "result.json", json.dumps(_plain(frozen, arms), indent=1) + "\n")
-    write_atomically(report, _report(frozen, arms))
-    console.print(_table(frozen, arms))
-    console.print(" ".join(_sentences(frozen, arms)))
-    console.print(f"The report lies in {report}.", markup=False, soft_wrap=True)
-    return report
+    return frozen, [_arm(name, results[name], results[BASELINE]) for name in ARMS]
+
+
+@contextmanager
+def _no_loading_bars() -> Iterator[None]:
+    """Keep the bars that transformers draws for each loaded model out of our own."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _config(adapter: AdapterSection, seed: int, folder: Path) -> TrainConfig:
@@ -151,17 +172,11 @@ def _rows(frozen: dict[str, Any], arms: list[Arm]) -> list[tuple[str, str, str, 
     return rows
 
 
-HEADINGS = (
-    "arm",
-    "trained numbers",
-    "perplexity by seed",
-    "change against rsLoRA, 95 % interval",
-    "numbers per 1 %",
-)
+HEADINGS = ("arm", "trained", "perplexity by seed", "change [95 % interval]", "per 1 %")
 
 
 def _table(frozen: dict[str, Any], arms: list[Arm]) -> Table:
-    table = Table()
+    table = Table(box=SIMPLE)
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for row in _rows(frozen, arms):
@@ -182,7 +197,8 @@ def _report(frozen: dict[str, Any], arms: list[Arm]) -> str:
         f"Model `tiny`, text `sotu`, {LENGTH} tokens of context, {SEQUENCES} training sequences, "
         f"one epoch; validation on {frozen['valid_tokens']:,} tokens. Arms of one seed share data "
         "and order. The interval is a paired t over three seeds; it does not contain the noise "
-        "of the validation text. Negative changes are improvements.",
+        "of the validation text. Changes are against rsLoRA, negative ones improvements; the last "
+        "column is the number of trained numbers added for each per cent.",
         "",
         "Every trained parameter was seen by the optimiser, got a gradient and moved:",
         *(f"- {arm.name}: {arm.results[0]['audit']}" for arm in arms),
