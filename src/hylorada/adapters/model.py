@@ -81,10 +81,23 @@ class HyLoRADAModel(LoraModel):
     def inject_adapter(
         self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Add an adapter: PEFT's LoRA layers first, then what belongs to the model as a whole."""
+        """Add an adapter: PEFT's LoRA layers first, then what belongs to the model as a whole.
+
+        An adapter that is refused leaves the model as it was.
+        """
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         super().inject_adapter(model, adapter_name, *args, **kwargs)
         if "lora_shared" not in self._modules:
             self.lora_shared = nn.ModuleDict()
+        try:
+            self._add_what_lora_lacks(adapter_name)
+        except SpecError:
+            self._withdraw(adapter_name)
+            for parameter in trained:
+                parameter.requires_grad_()
+            raise
+
+    def _add_what_lora_lacks(self, adapter_name: str) -> None:
         config = self.peft_config[adapter_name]
         layers = dict(self.lora_layers(adapter_name))
         self._check_ranks(adapter_name, layers)
@@ -101,6 +114,12 @@ class HyLoRADAModel(LoraModel):
         self._follow_mode(adapter_name, layers)
         self._attach()
         self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+
+    def _withdraw(self, adapter_name: str) -> None:
+        if list(self.peft_config) == [adapter_name]:
+            self._unload_and_optionally_merge(merge=False, progressbar=False)
+        else:
+            self.delete_adapter(adapter_name)
 
     def shared_state(self, adapter_name: str) -> SharedState | None:
         """Return what the adapter trains beyond its LoRA layers, or None."""

@@ -32,6 +32,26 @@ def test_a_rank_above_the_smaller_side_is_refused() -> None:
     adapt("llama", r=16)
 
 
+def test_a_refused_adapter_leaves_the_model_as_it_was() -> None:
+    base = build("llama")
+    before = {name: type(module) for name, module in base.named_modules()}
+    with pytest.raises(SpecError):
+        get_peft_model(base, settings(r=17))
+    assert {name: type(module) for name, module in base.named_modules()} == before
+    assert all(parameter.requires_grad for parameter in base.parameters())
+    assert not any(module._forward_pre_hooks for module in base.modules())
+    get_peft_model(base, settings(r=4))
+
+
+def test_a_refused_second_adapter_leaves_the_first_alone() -> None:
+    model = adapt("llama")
+    expected = logits(model, tokens())
+    with pytest.raises(SpecError):
+        model.add_adapter("second", settings(r=17))
+    assert list(model.peft_config) == ["default"]
+    assert torch.equal(logits(model, tokens()), expected)
+
+
 def test_a_rank_above_the_smaller_side_in_a_pattern_is_refused() -> None:
     with pytest.raises(SpecError, match=r"smaller side, 16, of .*k_proj; got 20"):
         adapt("llama", rank_pattern={"k_proj": 20})
