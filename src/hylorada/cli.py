@@ -1,6 +1,7 @@
 """The command `hylorada`: one sub-command per job. Bad input ends in one line and exit code 2."""
 
 import json
+import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
@@ -112,6 +113,8 @@ def _train(words: list[str]) -> None:
 
     config = parse(words)
     result = run(config)
+    if os.environ.get("RANK", "0") != "0":  # several processes have one result
+        return
     folder = config.out or f"runs/{result['id']}"
     Console().print(
         f"run {result['id']}: {result['steps']} steps, "
