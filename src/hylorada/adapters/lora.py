@@ -175,32 +175,31 @@ class RescaleRows(torch.autograd.Function):
 
 def inverse_row_norm(
     frozen_square: Float[Tensor, " out_dim"],
-    frozen_product: Float[Tensor, "rank out_dim"],
+    frozen_product: Float[Tensor, "out_dim rank"],
     scaled: Float[Tensor, "rank in_dim"],
     up: Float[Tensor, "out_dim rank"],
 ) -> Float[Tensor, " out_dim"]:
     """Return `1 / sqrt(|W|^2 + 2 <B, W (sA)^T> + <B (sA)(sA)^T, B>)` per output row.
 
-    `frozen_product` is `(sA) W^T`. All is float32 but for that product, which the frozen layer
+    `frozen_product` is `W (sA)^T`. All is float32 but for that product, which the frozen layer
     computes in its own dtype.
     """
-    inner = torch.addmm(frozen_product.t().float(), up, scaled @ scaled.t(), beta=2)
+    inner = torch.addmm(frozen_product.float(), up, scaled @ scaled.t(), beta=2)
     square = torch.baddbmm(frozen_square[:, None, None], up[:, None], inner[:, :, None])
     return square.flatten().clamp_(min=SMALLEST_SQUARE).rsqrt_()
 
 
 def frozen_product(
     base: nn.Module, rows: Float[Tensor, "rank in_dim"]
-) -> Float[Tensor, "rank out_dim"]:
-    """Return `rows W^T`: the rows sent through the frozen layer, quantised or not."""
+) -> Float[Tensor, "out_dim rank"]:
+    """Return `W rows^T`: the rows sent through the frozen layer, quantised or not."""
     weight = base.get_parameter("weight")
-    if type(base) is nn.Linear:
-        return nn.functional.linear(rows.to(weight.dtype), weight)
-    if type(base) is Conv1D:
-        return rows.to(weight.dtype) @ weight
+    if type(base) in (nn.Linear, Conv1D):
+        matrix = weight.t() if type(base) is Conv1D else weight
+        return matrix @ rows.to(weight.dtype).t()
     product = base(rows)
     bias = getattr(base, "bias", None)
-    return product if bias is None else product - bias
+    return (product if bias is None else product - bias).t()
 
 
 def version(parameter: Tensor) -> tuple[Any, ...]:
