@@ -1,8 +1,8 @@
 """Fast forward passes for PEFT's own LoRA and DoRA layers: same parameters, same checkpoints.
 
 PEFT casts the activations (tokens x in) up to the adapter's float32 and makes several elementwise
-passes over tokens x out. Here the small factors are cast down instead, the scaling is folded into A,
-and the matrix product itself accumulates the update.
+passes over tokens x out. Here the small factors are cast down instead, the scaling is folded into
+A, and the matrix product itself accumulates the update.
 """
 
 from typing import Any
