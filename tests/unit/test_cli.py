@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hylorada.benches import adapters
-from hylorada.cli import COMMANDS, main, underscored
+from hylorada.cli import COMMANDS, main
+from hylorada.cli.command import underscored
 from hylorada.experiments import demo
 from hylorada.experiments.config import DataSection
 from tests.small_run import small_arguments, write_model, write_text

@@ -1,0 +1,67 @@
+"""The command `hylorada`: one sub-command per job. Bad input ends in one line and exit code 2."""
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from hylorada.cli import bench, evaluate, study, text, train
+from hylorada.cli.command import Command, parsed
+from hylorada.errors import CheckpointError, RunError, SpecError
+
+OVERVIEW = """usage: hylorada COMMAND [options]
+
+Adapt causal language models with few trainable numbers, and find out whether each one helped.
+
+{commands}
+
+Start with:  hylorada demo
+Each command explains itself:  hylorada COMMAND --help
+"""
+
+COMMANDS: dict[str, Command] = study.COMMANDS | text.COMMANDS | evaluate.COMMANDS | bench.COMMANDS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a sub-command and return the exit code: 0 for success, 2 for bad input, 1 otherwise."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _dispatch(words)
+    except (SpecError, CheckpointError) as error:
+        print(f"hylorada: {error}", file=sys.stderr)
+        return 2
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        print(f"hylorada: cannot use {error.filename} ({reason}); name another", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"hylorada: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("hylorada: interrupted; the same command resumes", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _dispatch(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        print(OVERVIEW.format(commands=_command_list()))
+        return
+    name, *rest = words
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(f"hylorada {version('hylorada')}")
+    elif name == "train":  # reads YAML files and dotted options of its own
+        train.train(rest)
+    elif name in COMMANDS:
+        COMMANDS[name].work(parsed(name, COMMANDS[name], rest))
+    else:
+        known = ["train", *COMMANDS]
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise SpecError(f"unknown command {name!r}; {hint}")
+
+
+def _command_list() -> str:
+    purposes = {"train": train.PURPOSE} | {name: c.purpose for name, c in COMMANDS.items()}
+    return "\n".join(f"  {name:10s} {purpose}" for name, purpose in purposes.items())

@@ -1,0 +1,31 @@
+"""hylorada train: reads YAML files and dotted options of its own."""
+
+import os
+
+from rich.console import Console
+
+PURPOSE = "Train an adapter: --config FILE, then --section.field=value for what differs."
+
+
+def train(words: list[str]) -> None:
+    """Carry out a training run and say where it lies."""
+    from hylorada.experiments.config import parse
+    from hylorada.experiments.run import run
+
+    config = parse(words)
+    result = run(config)
+    if os.environ.get("RANK", "0") != "0":  # several processes have one result
+        return
+    folder = config.out or f"runs/{result['id']}"
+    Console().print(
+        f"run {result['id']}: {result['steps']} steps, "
+        f"{result['trainable_parameters']:,} trainable parameters, "
+        f"validation perplexity {_shown(result['valid_perplexity'])} "
+        f"on {result['valid_tokens']:,} tokens → {folder}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3f}"
