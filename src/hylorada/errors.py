@@ -15,3 +15,7 @@ class RunError(RuntimeError):
 
 class CheckpointError(ValueError):
     """Raised when stored weights do not fit the adapter that should receive them."""
+
+
+class CodecError(ValueError):
+    """Raised when a message is damaged, truncated or foreign, or holds what it must not."""

@@ -1,0 +1,118 @@
+"""The search finds fewer bits for the same error, and says how many candidates it tried."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hylorada.compression.estimates import adaptive_bits
+from hylorada.compression.quantise import fitted
+from hylorada.compression.search import (
+    PRICES,
+    STEPS,
+    Candidate,
+    candidates,
+    choose,
+    least_bits,
+)
+from hylorada.errors import SpecError
+
+
+def laplace(count: int = 400) -> np.ndarray:
+    """Return Laplace numbers in float32."""
+    return np.random.default_rng(5).laplace(size=count).astype(np.float32)
+
+
+def lost(vector: np.ndarray, candidate: Candidate) -> float:
+    """Return the share of the squared length that a candidate loses."""
+    exact = vector.astype(np.float64)
+    return float(np.sum((candidate.quantised.values - exact) ** 2) / np.sum(exact**2))
+
+
+@cache
+def found_by_default() -> list[Candidate]:
+    """Return the candidates for those numbers."""
+    return candidates(laplace())
+
+
+def test_candidates_trade_bits_for_distortion() -> None:
+    found = found_by_default()
+    assert len(found) > 20
+    bits = [candidate.bits for candidate in found]
+    distortions = [candidate.distortion for candidate in found]
+    assert bits == sorted(bits)
+    assert distortions == sorted(distortions, reverse=True)
+
+
+def test_a_candidate_states_its_own_bits_and_distortion() -> None:
+    vector = laplace()
+    for candidate in found_by_default()[::10]:
+        assert candidate.distortion == pytest.approx(lost(vector, candidate))
+        counts = candidate.quantised.counts
+        assert candidate.bits == adaptive_bits(counts, symmetric=True)
+        assert counts[0] + counts[-1] > 0  # no level beyond those used
+
+
+def test_the_fewest_bits_keep_to_the_distortion_and_beat_plain_rounding() -> None:
+    vector = laplace()
+    plain = fitted(vector, 7)
+    distortion = lost(vector, Candidate(plain, adaptive_bits(plain.counts), 0.0))
+    choice = least_bits(vector, distortion)
+    assert choice.candidate.distortion <= distortion
+    assert choice.candidate.bits < adaptive_bits(plain.counts, symmetric=True)
+    assert choice.considered == len(STEPS) * len(PRICES)
+
+
+def test_levels_are_limited_where_that_is_asked_for() -> None:
+    for candidate in candidates(laplace(), levels=3, steps=(0.3, 1.0), prices=(0.0, 0.2)):
+        assert candidate.quantised.codebook.levels <= 3
+    with pytest.raises(SpecError, match="the least that 3 levels reach; got"):
+        least_bits(laplace(50), 0.01, levels=3)
+
+
+def test_sensitive_coordinates_keep_more_of_themselves() -> None:
+    vector = laplace()
+    sensitivity = np.where(np.arange(400) < 200, 10.0, 0.1)
+    values = least_bits(vector, 0.1, sensitivity).candidate.quantised.values
+    errors = (values - vector) ** 2
+    assert errors[:200].sum() < 0.5 * errors[200:].sum()
+
+
+def test_only_ratios_of_sensitivities_matter() -> None:
+    vector, sensitivity = laplace(50), np.linspace(1, 2, 50)
+    first, second = (
+        candidates(vector, scale * sensitivity, steps=(0.5, 1.0), prices=(0.2,))
+        for scale in (1.0, 4.0)
+    )
+    assert [one.bits for one in first] == [other.bits for other in second]
+
+
+@pytest.mark.parametrize("vector", [np.zeros(5), np.zeros(0)])
+def test_a_vector_of_zeros_costs_nothing(vector: np.ndarray) -> None:
+    choice = least_bits(vector, 0.1)
+    assert choice.candidate.bits == 0
+    assert choice.candidate.distortion == 0.0
+
+
+def test_a_single_coordinate_can_be_written() -> None:
+    candidate = least_bits(np.array([2.0]), 0.01).candidate
+    assert candidate.quantised.values[0] == pytest.approx(2.0, rel=0.1)
+
+
+def test_the_objective_decides() -> None:
+    found = found_by_default()
+    choice = choose(found, lambda candidate: candidate.bits + 4000 * candidate.distortion)
+    assert choice.considered == len(found)
+    assert choice.candidate not in (found[0], found[-1])
+    assert choose(found, lambda candidate: candidate.bits).candidate is found[0]
+
+
+def test_no_candidate_leaves_no_choice() -> None:
+    with pytest.raises(SpecError, match="at least one candidate"):
+        choose([], lambda candidate: candidate.bits)
+
+
+@pytest.mark.parametrize("sensitivity", [[0.0, 0.0], [-1.0, 2.0]])
+def test_sensitivities_must_fit_the_vector(sensitivity: list[float]) -> None:
+    with pytest.raises(SpecError, match="sensitivity must hold 2 numbers"):
+        candidates(np.ones(2), np.array(sensitivity))
