@@ -1,0 +1,1 @@
+"""One self-contained page per study: verdicts first, then tables, figures and provenance."""

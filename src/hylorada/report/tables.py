@@ -1,0 +1,368 @@
+"""Every table of the page, in its order. A new one is a function and a line in `TABLES`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hylorada.report import wording
+
+Shower = Callable[[Any], tuple[str, str]]
+
+
+class Spread(NamedTuple):
+    """A value with the ends of its interval; without one they are None."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Column(NamedTuple):
+    """A column: its name in a file, its heading, and how a value is shown with its small print."""
+
+    name: str
+    heading: str
+    show: Shower
+    numeric: bool = True
+
+
+class Table(NamedTuple):
+    """Rows of plain values; each column knows how to show its own."""
+
+    key: str
+    heading: str
+    caption: str
+    columns: list[Column]
+    rows: list[list[Any]]
+
+    @property
+    def shown(self) -> list[list[tuple[str, str]]]:
+        """Return the text and the small print of every cell."""
+        return [
+            [column.show(value) for column, value in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
+
+
+def tables_of(study: dict[str, Any]) -> dict[str, Table]:
+    """Return the tables that the study has data for, by key."""
+    built = {key: build(study) for key, build in TABLES}
+    return {key: table for key, table in built.items() if table is not None and table.rows}
+
+
+def results(study: dict[str, Any]) -> Table | None:
+    """Return the main table: one row an arm, the frozen model first."""
+    seeds = max((_seeds(arm) for arm in study["arms"]), default=0)
+    metric = study["setting"].get("test_tokens")
+    tokens = f" on {wording.count(int(metric), 'test token')}" if metric else ""
+    rows = [_result(arm) for arm in study["arms"]]
+    frozen = study["frozen"]
+    if frozen:
+        value = frozen.get("perplexity")
+        rows.insert(
+            0, [("frozen model", "nothing trained"), Spread(value, None, None), *[None] * 5]
+        )
+    columns = [
+        Column("arm", "Arm", _pair, numeric=False),
+        Column("perplexity", "Perplexity", _spread(wording.number)),
+        Column("gain_percent", "Gain", _spread(wording.percent)),
+        Column("added_parameters", "Parameters added", _whole),
+        Column("parameters_per_percent", "Parameters per 1\u00a0%", _whole),
+        Column("train_seconds", "Training time", _plain(wording.duration)),
+        Column("verdict", "Verdict", _pair, numeric=False),
+    ]
+    caption = f"Perplexity{tokens}, mean over {wording.count(seeds, 'seed')}."
+    if any(arm["gain"] for arm in study["arms"]):
+        caption = (
+            f"Perplexity{tokens}, mean over {wording.count(seeds, 'seed')}, and gain over the "
+            "baseline in per cent lower perplexity, each with its 95\u00a0% interval. Those of "
+            "gains are paired, so they leave out the noise of the text that all arms share, and "
+            "adjusted for several arms. Parameters per 1\u00a0% are the added trainable "
+            "parameters for each per cent gained. Training time is that of one run."
+        )
+    return _without_empty_columns(Table("results", "Results", caption, columns, rows))
+
+
+def effects(study: dict[str, Any]) -> Table | None:
+    """Return every effect with its error, and what the literal rule says beside the verdict."""
+    rows = [
+        [
+            arm["name"],
+            _estimate(arm["gain"]),
+            arm["gain"].get("standard_error"),
+            arm["gain"].get("clusters"),
+            _verdict(arm),
+            arm["point_scenario"],
+        ]
+        for arm in study["arms"]
+        if arm["gain"]
+    ]
+    columns = [
+        Column("arm", "Arm", _text, numeric=False),
+        Column("gain_percent", "Gain", _spread(wording.percent)),
+        Column("standard_error", "Standard error", _digits(3)),
+        Column("seeds", "Seeds", _whole),
+        Column("verdict", "Verdict", _pair, numeric=False),
+        Column("literal_rule", "Literal rule", _text, numeric=False),
+    ]
+    caption = (
+        "Gain in per cent lower perplexity with its adjusted 95\u00a0% interval. The literal rule "
+        "looks at the mean alone; the verdict at the whole interval."
+    )
+    return _without_empty_columns(Table("effects", "", caption, columns, rows))
+
+
+def comparisons(study: dict[str, Any]) -> Table | None:
+    """Return each candidate against each control."""
+    rows = [
+        [pair["arm"], pair["against"], _estimate(pair.get("gain")), pair.get("sentence")]
+        for pair in study["comparisons"]
+    ]
+    columns = [
+        Column("arm", "Candidate", _text, numeric=False),
+        Column("against", "Against", _text, numeric=False),
+        Column("gain_percent", "Gain", _spread(wording.percent)),
+        Column("sentence", "In words", _text, numeric=False),
+    ]
+    caption = "Per cent lower perplexity than the control, with its 95\u00a0% interval."
+    return _without_empty_columns(Table("comparisons", "", caption, columns, rows))
+
+
+def positions(study: dict[str, Any]) -> Table | None:
+    """Return the loss by position, a row a bucket and a column an arm."""
+    return _curve_table(
+        study,
+        "position_curve",
+        "positions",
+        "Position",
+        lambda row: wording.stretch(row["start"], row["end"]),
+        "Loss in nats per token by position in the context, with its 95\u00a0% interval.",
+    )
+
+
+def depths(study: dict[str, Any]) -> Table | None:
+    """Return the answer's loss by depth of the evidence, a row a depth and a column an arm."""
+    return _curve_table(
+        study,
+        "depth_curve",
+        "depths",
+        "Depth",
+        lambda row: wording.number(row["depth"]),
+        "Loss of the answer in nats per token by depth of the evidence; 95\u00a0% interval.",
+    )
+
+
+def boundaries(study: dict[str, Any]) -> Table | None:
+    """Return where buckets begin, a row a boundary and a column a seed."""
+    columns = [Column("boundary", "Boundary", _whole)]
+    places: list[list[float]] = []
+    for arm in study["arms"]:
+        found = arm["boundaries"] or {}
+        runs = [run["seed"] for run in arm["runs"] or []]
+        for index, learned in enumerate(found.get("learned") or []):
+            if index == 0:
+                columns.append(_token_column(arm["name"], "uniform"))
+                places.append(found["uniform"])
+            seed = f"seed {runs[index]}" if index < len(runs) else f"run {index + 1}"
+            columns.append(_token_column(arm["name"], seed))
+            places.append(learned)
+    rows = [
+        [index + 1, *(row[index] if index < len(row) else None for row in places)]
+        for index in range(max(map(len, places), default=0))
+    ]
+    return Table("boundaries", "", "First token of each bucket but the first.", columns, rows)
+
+
+def gates(study: dict[str, Any]) -> Table | None:
+    """Return the mean gates, a row a position bucket of an arm and a column a landmark."""
+    found = [(arm["name"], arm["gates"]) for arm in study["arms"] if arm["gates"]]
+    names = list(dict.fromkeys(name for _, gate in found for name in gate["columns"]))
+    rows = []
+    for arm, gate in found:
+        for bucket, weights in zip(gate["rows"], gate["weights"], strict=False):
+            by_name = dict(zip(gate["columns"], weights, strict=False))
+            rows.append([arm, bucket, *(by_name.get(name) for name in names)])
+    columns = [
+        Column("arm", "Arm", _text, numeric=False),
+        Column("position", "Position", _text, numeric=False),
+        *(Column(name, name, _digits(3)) for name in names),
+    ]
+    return Table("gates", "", "Mean weight of each landmark by position bucket.", columns, rows)
+
+
+def tuning(study: dict[str, Any]) -> Table | None:
+    """Return every learning rate tried, with its loss on the tuning split."""
+    rows = [
+        [arm["name"], row["rate"], row["loss"], "chosen" if row.get("chosen") else ""]
+        for arm in study["arms"]
+        for row in arm["tuning"] or []
+    ]
+    columns = [
+        Column("arm", "Arm", _text, numeric=False),
+        Column("rate", "Learning rate", _plain(wording.significant)),
+        Column("loss", "Loss, nats per token", _digits(4)),
+        Column("chosen", "", _text, numeric=False),
+    ]
+    return Table("tuning", "", "Learning rates tried on the tuning split.", columns, rows)
+
+
+def cost(study: dict[str, Any]) -> Table | None:
+    """Return what each arm costs."""
+    keys = ("train_seconds", "tokens_per_second", "peak_memory_bytes", "adapter_bytes")
+    rows = [
+        [arm["name"], arm["trainable_parameters"], *((arm["cost"] or {}).get(k) for k in keys)]
+        for arm in study["arms"]
+    ]
+    columns = [
+        Column("arm", "Arm", _text, numeric=False),
+        Column("trainable_parameters", "Trainable parameters", _whole),
+        Column(keys[0], "Training time", _plain(wording.duration)),
+        Column(keys[1], "Tokens per second", _whole),
+        Column(keys[2], "Peak memory", _plain(wording.size)),
+        Column(keys[3], "Adapter on disk", _plain(wording.size)),
+    ]
+    caption = "What one run costs, mean over seeds; times hold for the machine named below."
+    return _without_empty_columns(Table("cost", "Cost", caption, columns, rows))
+
+
+def checks(study: dict[str, Any]) -> Table | None:
+    """Return what the study checked about itself."""
+    rows = [
+        [check["name"], "passed" if check.get("passed") else "FAILED", check.get("detail")]
+        for check in study["checks"]
+    ]
+    columns = [
+        Column("check", "Check", _text, numeric=False),
+        Column("outcome", "Outcome", _text, numeric=False),
+        Column("detail", "Detail", _text, numeric=False),
+    ]
+    caption = "What the study checked about itself; a failed check puts every verdict in doubt."
+    return _without_empty_columns(Table("checks", "Self-checks", caption, columns, rows))
+
+
+TABLES: tuple[tuple[str, Callable[[dict[str, Any]], Table | None]], ...] = (
+    ("results", results),
+    ("effects", effects),
+    ("comparisons", comparisons),
+    ("positions", positions),
+    ("depths", depths),
+    ("boundaries", boundaries),
+    ("gates", gates),
+    ("tuning", tuning),
+    ("cost", cost),
+    ("checks", checks),
+)
+
+
+def _result(arm: dict[str, Any]) -> list[Any]:
+    found = arm["perplexity"] or {}
+    return [
+        (arm["name"], _role(arm)),
+        Spread(found.get("value"), *(found.get("interval") or (None, None))),
+        _estimate(arm["gain"]),
+        arm["added_parameters"],
+        arm["params_per_percent"],
+        (arm["cost"] or {}).get("train_seconds"),
+        _verdict(arm),
+    ]
+
+
+def _role(arm: dict[str, Any]) -> str:
+    described = str(arm["description"] or "")
+    told = arm["role"] != "control" or described.startswith("control")
+    return described if told else " · ".join(filter(None, ("control", described)))
+
+
+def _verdict(arm: dict[str, Any]) -> tuple[str, str] | None:
+    if arm["role"] == "baseline":
+        return "baseline", ""
+    if arm["label"] is None:
+        return None
+    explained = wording.listed(arm["explained_by"] or [])
+    needed = None if arm["role"] == "self_check" else arm["seeds_needed"]
+    notes = [
+        f"explained by {explained}" if explained else "",
+        f"{wording.count(int(needed), 'more seed')} needed" if needed else "",
+    ]
+    return wording.verdict(arm["label"], arm["meaning"]), "; ".join(filter(None, notes))
+
+
+def _estimate(gain: dict[str, Any] | None) -> Spread | None:
+    if not gain:
+        return None
+    return Spread(gain.get("value"), *(gain.get("interval") or (None, None)))
+
+
+def _seeds(arm: dict[str, Any]) -> int:
+    return len((arm["perplexity"] or {}).get("by_seed") or [])
+
+
+def _curve_table(
+    study: dict[str, Any],
+    source: str,
+    key: str,
+    heading: str,
+    place: Callable[[dict[str, Any]], str],
+    caption: str,
+) -> Table:
+    curves = {
+        arm["name"]: {place(row): row for row in arm[source]}
+        for arm in study["arms"]
+        if arm.get(source)
+    }
+    places = list(dict.fromkeys(name for curve in curves.values() for name in curve))
+    rows = [[name, *(_estimate(curve.get(name)) for curve in curves.values())] for name in places]
+    columns = [
+        Column(heading.lower(), heading, _text, numeric=False),
+        *(Column(name, name, _spread(lambda v: wording.number(v, 3), 3)) for name in curves),
+    ]
+    return Table(key, "", caption, columns, rows)
+
+
+def _token_column(arm: str, what: str) -> Column:
+    return Column(f"{arm} {what}", f"{arm}, {what}", _digits(1))
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [
+        index
+        for index, _ in enumerate(table.columns)
+        if any(_is_known(row[index]) for row in table.rows)
+    ]
+    return table._replace(
+        columns=[table.columns[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in table.rows],
+    )
+
+
+def _is_known(value: Any) -> bool:
+    known = value.value if isinstance(value, Spread) else value
+    return known is not None and known != ""
+
+
+def _text(value: Any) -> tuple[str, str]:
+    return ("" if value is None else str(value)), ""
+
+
+def _pair(value: tuple[str, str] | None) -> tuple[str, str]:
+    return value or ("", "")
+
+
+def _plain(show: Callable[[float | None], str]) -> Shower:
+    return lambda value: ("" if value is None else show(value), "")
+
+
+def _digits(digits: int) -> Shower:
+    return _plain(lambda value: wording.number(value, digits))
+
+
+_whole = _digits(0)
+
+
+def _spread(show: Callable[[float | None], str], digits: int = 2) -> Shower:
+    def shown(value: Spread | None) -> tuple[str, str]:
+        if value is None or value.value is None:
+            return "", ""
+        ends: Sequence[float | None] | None = None if value.low is None else value[1:]
+        return show(value.value), wording.interval(ends, digits)
+
+    return shown

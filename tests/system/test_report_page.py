@@ -1,0 +1,140 @@
+"""The page in a real browser: complete, quiet, and as wide as the screen at most."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hylorada.report.page import write
+from hylorada.report.plots import FIGURES
+from tests.unit.report.example import allocation, small
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 24, 28)"
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the PATH")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return pages of one study with every section, and of two studies."""
+    folder = tmp_path_factory.mktemp("studies")
+    studies = {"one": allocation(), "both/first": small(), "both/second": small(study="other")}
+    for name, study in studies.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "study.json").write_text(json.dumps(study))
+    return {
+        "one": write(folder / "one", folder / "one.html"),
+        "several": write(folder / "both", folder / "several.html"),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as starter:
+        browser = starter.chromium.launch(executable_path=BROWSER, args=OPTIONS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """An opened page, and whatever it complained about or asked for."""
+
+    def __init__(self, browser: Any, place: Path, *, width: int = 1100, scheme: str = "light"):
+        self.complaints: list[str] = []
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=scheme)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.complaints.append(request.url))
+        self.page.goto(place.as_uri())
+        self.complaints.remove(place.as_uri())
+
+    def overflow(self) -> int:
+        """Return by how many pixels the page is wider than the screen."""
+        return self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+    def colour(self, selector: str, name: str) -> str:
+        return self.page.eval_on_selector(selector, f"e => getComputedStyle(e).{name}")
+
+    def shown(self, selector: str) -> int:
+        script = "all => all.filter(e => e.getBoundingClientRect().width > 0).length"
+        return self.page.eval_on_selector_all(selector, script)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1100, 375])
+@pytest.mark.parametrize("name", ["one", "several"])
+def test_a_page_is_quiet_and_fits_the_screen(
+    browser: Any, places: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    visit = Visit(browser, places[name], width=width, scheme=scheme)
+    assert visit.complaints == []
+    assert visit.overflow() <= 0
+
+
+def test_every_section_is_seen(browser: Any, places: dict[str, Path]) -> None:
+    page = Visit(browser, places["one"]).page
+    headings = page.locator("h2").all_inner_texts()
+    figures = [plot.heading for plot in FIGURES]
+    last = ["Cost", "Self-checks", "Plan", "Provenance", "How to reproduce"]
+    assert headings == ["Verdict", "Results", *figures, *last]
+    assert page.locator("h1").inner_text() == "Where should the coordinates go?"
+    assert page.locator(".answer").first.inner_text().startswith("Position-adaptive landmarks")
+
+
+@pytest.mark.parametrize(("width", "kind"), [(1100, "wide"), (375, "narrow")])
+def test_each_figure_is_seen_once_in_the_form_for_the_screen(
+    browser: Any, places: dict[str, Path], width: int, kind: str
+) -> None:
+    visit = Visit(browser, places["one"], width=width)
+    assert visit.shown("figure svg") == visit.shown(f"figure svg.{kind}") == len(FIGURES)
+
+
+def test_words_of_a_figure_stay_inside_it_and_can_be_read(
+    browser: Any, places: dict[str, Path]
+) -> None:
+    for width in (1100, 375):
+        page = Visit(browser, places["one"], width=width).page
+        outside = page.evaluate(
+            """() => [...document.querySelectorAll('figure svg')].flatMap(svg => {
+                 const box = svg.getBoundingClientRect();
+                 return box.width === 0 ? [] : [...svg.querySelectorAll('text')].filter(text => {
+                   const own = text.getBoundingClientRect();
+                   return own.left < box.left - 2 || own.right > box.right + 2 || own.height < 10;
+                 }).map(text => text.textContent);
+               })"""
+        )
+        assert outside == []
+
+
+@pytest.mark.parametrize(("scheme", "paper"), [("light", LIGHT), ("dark", DARK)])
+def test_figures_follow_the_theme(
+    browser: Any, places: dict[str, Path], scheme: str, paper: str
+) -> None:
+    visit = Visit(browser, places["one"], scheme=scheme)
+    assert visit.colour("body", "backgroundColor") == paper
+    assert visit.colour("figure svg.wide text", "fill") != paper
+    assert visit.colour("figure svg.wide text", "fill").startswith("rgb(")
+
+
+def test_paper_is_white_and_has_the_wide_figures(browser: Any, places: dict[str, Path]) -> None:
+    visit = Visit(browser, places["one"], width=680, scheme="dark")
+    visit.page.emulate_media(media="print")
+    assert visit.colour("body", "backgroundColor") == LIGHT
+    assert visit.shown("figure svg.wide") == len(FIGURES)
+    assert visit.overflow() <= 0
+
+
+def test_a_wide_table_scrolls_in_its_own_box(browser: Any, places: dict[str, Path]) -> None:
+    page = Visit(browser, places["one"], width=375).page
+    room = page.eval_on_selector(".scroll", "e => [e.scrollWidth, e.clientWidth]")
+    assert room[0] > room[1]
