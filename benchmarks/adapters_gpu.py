@@ -1,11 +1,12 @@
 """Measure the cost of adapters on one GPU: `python benchmarks/adapters_gpu.py OUT_FOLDER`.
 
-Forward + backward in bf16, interleaved, as ratios to PEFT's LoRA; first, that adapted models give
+Forward + backward in bf16, interleaved, as ratios to PEFT's LoRA; then, that adapted models give
 the same logits on the GPU as on the CPU, and compiled as eager.
 """
 
+import argparse
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,41 +69,41 @@ def check_devices() -> dict[str, float]:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=10)
+    chosen = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     results: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
-        "logits": check_devices(),
         "runs": [],
     }
+    for run in measurements(chosen.rounds):
+        results["runs"].append(run)
+        for line in lines(run):
+            print(line, flush=True)
+        (chosen.out / "adapters_h200.json").write_text(json.dumps(results, indent=1) + "\n")
+    results["logits"] = check_devices()
     print(json.dumps(results["logits"], indent=1), flush=True)
+    (chosen.out / "adapters_h200.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measurements(rounds: int) -> Iterator[dict[str, Any]]:
+    shared: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda"}
     for shape in (GPT2_SMALL, LLAMA_1B):
         for dropout in (0.0, 0.05):
-            run = measure_steps(
-                shape,
-                dtype=torch.bfloat16,
-                dropout=dropout,
-                device="cuda",
-                rounds=10,
-                names=COMPARED,
-            )
-            results["runs"].append(run)
+            yield measure_steps(shape, dropout=dropout, rounds=rounds, names=COMPARED, **shared)
             torch.cuda.empty_cache()
-            print(f"{shape.name}, dropout {dropout}: LoRA {run['reference_milliseconds']:.1f} ms")
-            for name, row in run["methods"].items():
-                time = row["time"]
-                print(
-                    f"  {name:18s} {time['value']:.3f} [{time['low']:.3f}, {time['high']:.3f}]"
-                    f"  memory {row['memory']:.3f}",
-                    flush=True,
-                )
-    results["runs"].append(
-        measure_decoding(LLAMA_1B, dtype=torch.bfloat16, device="cuda", rounds=8)
-    )
-    for name, row in results["runs"][-1]["methods"].items():
-        print(f"  decoding {name:18s} {row['time']['value']:.3f}")
-    (out / "adapters_h200.json").write_text(json.dumps(results, indent=1) + "\n")
+    yield measure_decoding(LLAMA_1B, rounds=max(2, rounds // 2), **shared)
+
+
+def lines(run: dict[str, Any]) -> Iterator[str]:
+    yield f"{run['what']}, {run['shape']['name']}, dropout {run.get('dropout', 0)}"
+    for name, row in run["methods"].items():
+        time = row["time"]
+        memory = f"  memory {row['memory']:.3f}" if "memory" in row else ""
+        yield f"  {name:18s} {time['value']:.3f} [{time['low']:.3f}, {time['high']:.3f}]{memory}"
 
 
 if __name__ == "__main__":

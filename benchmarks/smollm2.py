@@ -5,10 +5,13 @@
 
 `arms`: 500 blocks of 512 tokens drawn by the seed from one contiguous stream, one epoch, batch 8,
 bf16 autocast, AdamW at 5e-4, 3 % warm-up and linear decay; test: the first 200 blocks in order.
-`lengths`: the peak memory of training steps on whole books at 2k, 8k and 32k tokens.
+`lengths`: the peak memory of training steps on whole books, from 2,048 to 32,768 tokens.
+
+Runs that the file in FOLDER already has are not repeated.
 """
 
 import argparse
+import gc
 import json
 import math
 import tempfile
@@ -36,7 +39,7 @@ from hylorada.training.trainer import train, validation_loss
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTH = 512
 QUIET: dict[str, Any] = {"progress": False, "log_every": 1000, "cpu": DEVICE == "cpu"}
-LONG = (2048, 8192, 32768)
+LONG = (2048, 4096, 8192, 16384, 32768)
 SEEDS = (42, 123, 456)
 PLAIN: dict[str, Any] = {"landmark_enabled": False, "position_bias": False}
 ARMS: dict[str, dict[str, Any]] = {
@@ -64,11 +67,13 @@ def main() -> None:
         "protocol": __doc__,
     }
     path = Path(chosen.out) / f"smollm2_{chosen.study}.json"
-    for results in study(chosen.model, Path(chosen.data)):  # one more run each time
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    for results in study(chosen.model, Path(chosen.data), runs):  # one more run each time
         path.write_text(json.dumps(about | results, indent=1) + "\n")
 
 
-def compare_arms(source: str, data: Path) -> Iterator[dict[str, Any]]:
+def compare_arms(source: str, data: Path, runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    known = {(run["arm"], run["seed"]) for run in runs}
     loaded = load(source, device=DEVICE)
     stores = {split: store(data, split, loaded.tokenizer) for split in ("train", "test")}
     test = PackedBlocks(stores["test"], LENGTH, count=200)
@@ -76,9 +81,10 @@ def compare_arms(source: str, data: Path) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         frozen, tokens = validation_loss(loaded.model, test, training=training, folder=Path(folder))
     print(f"frozen {math.exp(frozen):.3f} on {tokens} tokens", flush=True)
-    runs: list[dict[str, Any]] = []
     for arm, settings in ARMS.items():
         for seed in SEEDS:
+            if (arm, seed) in known:
+                continue
             blocks = PackedBlocks(stores["train"], LENGTH, count=500, seed=seed)
             spec = TrainingSpec(batch_size=8, precision="autocast", seed=seed, **QUIET)
             model = adapted(loaded.model, seed, max_positions=LENGTH, **settings)
@@ -99,39 +105,42 @@ def compare_arms(source: str, data: Path) -> Iterator[dict[str, Any]]:
             yield {"frozen_ppl": math.exp(frozen), "test_tokens": tokens, "runs": runs}
 
 
-def measure_lengths(source: str, data: Path) -> Iterator[dict[str, Any]]:
-    runs = []
+def measure_lengths(
+    source: str, data: Path, runs: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    known = {run["length"] for run in runs}
+    # One model for all lengths: the scaling of positions costs no memory.
+    context = ContextSpec(length=max(LONG), scaling="yarn")
+    loaded = load(source, dtype=torch.bfloat16, device=DEVICE, context=context)
+    books = store(data, "train", loaded.tokenizer)
     for length in LONG:
-        context = None if length <= 8192 else ContextSpec(length=length, scaling="yarn")
-        loaded = load(source, dtype=torch.bfloat16, device=DEVICE, context=context)
-        books = store(data, "train", loaded.tokenizer)
-        model = adapted(loaded.model, 42, max_positions=length)
-        spec = TrainingSpec(
-            steps=4,
-            batch_size=1,
-            precision="bfloat16",
-            gradient_checkpointing=True,
-            **QUIET,
-        )
-        blocks = PackedBlocks(books, length, count=4, seed=42)
-        torch.cuda.empty_cache()
-        resting = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = train(model, blocks, training=spec, folder=Path(folder))
-        runs.append(
-            {
-                "length": length,
-                "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
-                "resting_gib": resting / 2**30,
-                "train_loss": outcome.train_loss,
-                "seconds_for_4_steps": time.perf_counter() - start,
-            }
-        )
-        print(json.dumps(runs[-1]), flush=True)
-        del model, loaded
-        yield {"runs": runs}
+        if length not in known:
+            runs.append(measure_length(loaded.model, books, length))
+            print(json.dumps(runs[-1]), flush=True)
+            yield {"runs": runs}
+
+
+def measure_length(base: torch.nn.Module, books: TokenStore, length: int) -> dict[str, Any]:
+    model = adapted(base, 42, max_positions=length)
+    spec = TrainingSpec(
+        steps=4, batch_size=1, precision="bfloat16", gradient_checkpointing=True, **QUIET
+    )
+    blocks = PackedBlocks(books, length, count=4, seed=42)
+    gc.collect()
+    torch.cuda.empty_cache()
+    resting = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = train(model, blocks, training=spec, folder=Path(folder))
+    model.unload()
+    return {
+        "length": length,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "resting_gib": resting / 2**30,
+        "train_loss": outcome.train_loss,
+        "seconds_for_4_steps": time.perf_counter() - start,
+    }
 
 
 def adapted(model: torch.nn.Module, seed: int, **settings: Any) -> PeftModel:

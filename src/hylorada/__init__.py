@@ -12,10 +12,13 @@ from hylorada.adapters.landmarks import (
     SharedLandmark,
 )
 from hylorada.adapters.model import HyLoRADAModel
-from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
+from hylorada.errors import CheckpointError, CodecError, SpecError, UnsupportedModelError
+from hylorada.subspace.config import SubLoRAConfig
+from hylorada.subspace.model import SubLoRAModel
 
 __all__ = [
     "CheckpointError",
+    "CodecError",
     "HyLoRADAConfig",
     "HyLoRADAModel",
     "LandmarkLoRA",
@@ -25,6 +28,8 @@ __all__ = [
     "PositionAdaptiveLandmark",
     "SharedLandmark",
     "SpecError",
+    "SubLoRAConfig",
+    "SubLoRAModel",
     "UnsupportedModelError",
     "count_landmark_params",
     "export_lora",

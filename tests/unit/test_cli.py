@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ import pytest
 from hylorada.benches import adapters
 from hylorada.cli import COMMANDS, main
 from hylorada.cli.command import underscored
-from hylorada.experiments import demo
-from hylorada.experiments.config import DataSection
 from tests.small_run import small_arguments, write_model, write_text
 from tests.unit.command_line import Output, refusal
 
-EVERY_COMMAND = ("demo", "prepare", "evaluate", "bench", "train")
+EVERY_COMMAND = (
+    *("demo", "compare", "report", "prepare", "train", "evaluate"),
+    *("compress", "decompress", "bound", "verify", "bench"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_without_words_main_reads_its_own_command_line(
     ("words", "message"),
     [
         (["evalute"], "unknown command 'evalute'; did you mean 'evaluate'?"),
-        (["xyzzy"], "unknown command 'xyzzy'; known are train, demo, prepare, evaluate, bench"),
+        (["xyzzy"], "unknown command 'xyzzy'; known are train, demo, compare, report, prepare,"),
         (["--verzion"], "unknown command '--verzion'"),
         (["evaluate"], "subject (hylorada evaluate --help)"),
         (["evaluate", "tiny", "--metrics", "pppl"], "unknown metric 'pppl'; did you mean 'ppl'?"),
@@ -106,13 +106,25 @@ def test_without_words_main_reads_its_own_command_line(
         (["evaluate", "tiny", "--json", "."], "--json must name a file"),
         (["bench"], "what (hylorada bench --help)"),
         (["bench", "adapters", "--rounds", "0"], "rounds must be at least 1; got 0"),
-        (["bench", "speed"], "'speed' (choose from 'adapters')"),
         (["bench", "adapters", "--json", "absent/result.json"], "in a folder that exists"),
         (["prepare"], "out (hylorada prepare --help)"),
         (["prepare", "--out", "there", "--data", "./absent"], "no text at './absent'"),
         (["prepare", "--out", "there", "--tokenizer", "./absent"], "no model at './absent'"),
         (["prepare", "--out", "there", "--splits", "train", "tset"], "got 'tset'"),
         (["demo", "--outt", "there"], "unrecognized arguments: --outt"),
+        (["compare"], "study (hylorada compare --help)"),
+        (["compare", "landmark"], "unknown study 'landmark'; did you mean 'landmarks'?"),
+        (["compare", "landmarks", "--designs", "origin"], "did you mean 'original'?"),
+        (["compare", "landmarks", "--engine", "rai"], "did you mean 'ray'?"),
+        (["compare", "landmarks", "--num_train", "0"], "num_train must be at least 1; got 0"),
+        (["compare", "landmarks", "--model", "./absent"], "no model at './absent'"),
+        (["compare", "landmarks", "--data", "./absent"], "no text at './absent'"),
+        (["report", "./absent"], "absent"),
+        (["report", "."], "study"),
+        (["compress", "./absent", "--out", "a.hyl"], "an adapter's or a finished run's folder"),
+        (["decompress", "./absent.hyl", "--out", "there"], "a file that hylorada compress wrote"),
+        (["bound", "./absent.hyl", "--data", "sotu", "--out", "c.json"], "hylorada compress wrote"),
+        (["verify", "./absent.json", "--data", "sotu"], "hylorada bound wrote"),
         (["train", "--config", "absent.yaml"], "absent.yaml"),
         (["train", "--lenght=3"], "did you mean 'data.length'?"),
         (["train", "--adapter.r=0"], "r must be at least 1; got 0"),
@@ -130,12 +142,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("command", ["prepare", "demo", "train"])
 def test_a_file_in_the_place_of_a_folder_is_refused(
-    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+    command: str, place: Path, tmp_path: Path, capsys: Output
 ) -> None:
-    text = partial(DataSection, source=str(place / "text"))
-    monkeypatch.setattr(demo, "DataSection", text)
-    monkeypatch.setattr(demo, "LENGTH", 24)
-    monkeypatch.setattr(demo, "SEQUENCES", 24)
     taken = tmp_path / "taken"
     taken.write_text("a letter")
     options = {
@@ -218,7 +226,7 @@ def result(measured: Path) -> dict[str, Any]:
 
 def test_bench_shows_a_table_for_each_measurement(measured: Path, result: dict[str, Any]) -> None:
     shown = (measured / "shown.txt").read_text()
-    assert shown.count("memory / PEFT LoRA") == len(result["runs"]) == 5
+    assert shown.count("┏") == len(result["runs"]) == 5
 
 
 def test_bench_covers_both_families_both_dtypes_and_decoding(result: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig
-from hylorada.adapters.lora import FastDora, FastLora, LowRankUpdate
+from hylorada.adapters.dora import FastDora
+from hylorada.adapters.lora import FastLora, LowRankUpdate
 from hylorada.adapters.position_bias import PositionBias, PositionGain
 from hylorada.adapters.positions import PositionContext
 from hylorada.adapters.registration import adapter_keys, register

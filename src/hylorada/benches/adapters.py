@@ -5,6 +5,7 @@ Every method sits on its own copy of one model; all copies are timed in one inte
 
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.memory import peak_step_bytes, saved_activation_bytes
-from hylorada.benches.timing import interleave, ratios, require_rounds
+from hylorada.benches.timing import Times, least_ratios, race, ratios, require_rounds
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import attention_projections
 from hylorada.seeds import generator
@@ -53,7 +54,7 @@ SMALL_GPT2 = Shape(
     width=384,
     heads=6,
     vocabulary=4096,
-    batch=4,
+    batch=2,
     length=256,
 )
 SMALL_LLAMA = Shape(
@@ -63,7 +64,7 @@ SMALL_LLAMA = Shape(
     width=384,
     heads=6,
     vocabulary=4096,
-    batch=4,
+    batch=2,
     length=256,
 )
 WIDE_LLAMA = Shape(
@@ -159,7 +160,7 @@ def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, P
     }
 
 
-def measure_on_cpu(rounds: int = 15) -> dict[str, Any]:
+def measure_on_cpu(rounds: int = 31) -> dict[str, Any]:
     """Return all CPU measurements, with progress on standard error."""
     require_rounds(rounds)
     float32, bfloat16 = torch.float32, torch.bfloat16
@@ -205,8 +206,7 @@ def measure_steps(
         for name, config in chosen.items()
     }
     steps = {name: _step(model, tokens) for name, model in models.items()}
-    seconds = interleave(steps, rounds=rounds, warmups=3, seed=SEED)
-    time_ratios = ratios(seconds, REFERENCE, SEED)
+    timed = timings(race(steps, rounds=rounds, warmups=3, seed=SEED))
     if device == "cuda":
         held = {name: peak_step_bytes(step) for name, step in steps.items()}
     else:
@@ -222,10 +222,10 @@ def measure_steps(
         "dropout": dropout,
         "rounds": rounds,
         "memory": "peak above rest" if device == "cuda" else "saved activations",
-        "reference_milliseconds": 1000 * sorted(seconds[REFERENCE])[rounds // 2],
+        "reference_milliseconds": 1000 * statistics.median(timed[REFERENCE]["seconds"]),
         "methods": {
-            name: {
-                "time": asdict(time_ratios[name]),
+            name: timed[name]
+            | {
                 "memory": held[name] / held[REFERENCE],
                 "megabytes": held[name] / 2**20,
                 "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -246,17 +246,31 @@ def measure_decoding(
         device
     )
     decoders = {name: _decode(model, prompt, tokens) for name, model in models.items()}
-    seconds = interleave(decoders, rounds=rounds, warmups=1, seed=SEED)
     return {
         "what": f"decoding {tokens} tokens after 16",
         "shape": asdict(shape),
         "dtype": str(dtype).removeprefix("torch."),
         "targets": "all",
         "rounds": rounds,
-        "methods": {
-            name: {"time": asdict(ratio)}
-            for name, ratio in ratios(seconds, REFERENCE, SEED).items()
-        },
+        "methods": timings(race(decoders, rounds=rounds, warmups=1, seed=SEED)),
+    }
+
+
+def timings(times: dict[str, Times]) -> dict[str, dict[str, Any]]:
+    """Return each method's ratios to PEFT's LoRA, and the seconds of every round behind them."""
+    wall = {name: each.wall for name, each in times.items()}
+    processor = {name: each.processor for name, each in times.items()}
+    by_clock, by_processor = (ratios(each, REFERENCE, SEED) for each in (wall, processor))
+    least = least_ratios(processor, REFERENCE)
+    return {
+        name: {
+            "time": asdict(by_clock[name]),
+            "processor_time": asdict(by_processor[name]),
+            "least_processor_time": least[name],
+            "seconds": wall[name],
+            "processor_seconds": processor[name],
+        }
+        for name in times
     }
 
 

@@ -16,10 +16,16 @@ def adapter_tables(result: dict[str, Any]) -> Iterator[Table]:
         table.add_column("method")
         table.add_column("time / PEFT LoRA", justify="right")
         table.add_column("95 % interval", justify="right")
+        table.add_column("processor time", justify="right")
+        table.add_column("95 % interval", justify="right")
+        table.add_column("least of it", justify="right")
         table.add_column("memory / PEFT LoRA", justify="right")
         for name, row in run["methods"].items():
-            time = row["time"]
             memory = f"{row['memory']:.3f}" if "memory" in row else ""
-            interval = f"[{time['low']:.3f}, {time['high']:.3f}]"
-            table.add_row(name, f"{time['value']:.3f}", interval, memory)
+            times = (*_ratio(row["time"]), *_ratio(row["processor_time"]))
+            table.add_row(name, *times, f"{row['least_processor_time']:.3f}", memory)
         yield table
+
+
+def _ratio(ratio: dict[str, float]) -> tuple[str, str]:
+    return f"{ratio['value']:.3f}", f"[{ratio['low']:.3f}, {ratio['high']:.3f}]"

@@ -1,6 +1,10 @@
-"""Speeds as ratios: contestants interleaved in one process, in a new random order each round."""
+"""Speeds as ratios: contestants interleaved in one process, in a new random order each round.
 
-import statistics
+A round's time is compared with the reference's time in the same round, so that what slows the
+machine for minutes falls out. Processor time stands beside wall time: it does not count the moments
+in which another program had the core.
+"""
+
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,37 +27,63 @@ class Ratio:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one contestant, one entry a round: by the clock, and of all cores together."""
+
+    wall: list[float]
+    processor: list[float]
+
+
 def interleave(
     contestants: Mapping[str, Callable[[], None]], *, rounds: int, warmups: int, seed: int
 ) -> dict[str, list[float]]:
-    """Return each contestant's seconds, one entry a round, all contestants in every round."""
+    """Return each contestant's seconds by the clock, one entry a round."""
+    times = race(contestants, rounds=rounds, warmups=warmups, seed=seed)
+    return {name: each.wall for name, each in times.items()}
+
+
+def race(
+    contestants: Mapping[str, Callable[[], None]], *, rounds: int, warmups: int, seed: int
+) -> dict[str, Times]:
+    """Return each contestant's times, one entry a round, all contestants in every round."""
     require_rounds(rounds)
     order = list(contestants)
     draws = np.random.default_rng(seed)
-    seconds: dict[str, list[float]] = {name: [] for name in order}
+    times = {name: Times([], []) for name in order}
     for round_index in range(warmups + rounds):
         draws.shuffle(order)
         for name in order:
-            elapsed = _seconds(contestants[name])
+            wall, processor = _seconds(contestants[name])
             if round_index >= warmups:
-                seconds[name].append(elapsed)
-    return seconds
+                times[name].wall.append(wall)
+                times[name].processor.append(processor)
+    return times
 
 
 def ratios(seconds: Mapping[str, list[float]], reference: str, seed: int) -> dict[str, Ratio]:
-    """Return each contestant's median time over the reference's, with a bootstrap over rounds."""
-    draws = np.random.default_rng(seed)
-    rounds = len(seconds[reference])
-    samples = draws.integers(rounds, size=(RESAMPLES, rounds))
-    base = np.median(np.array(seconds[reference])[samples], axis=1)
+    """Return the median over rounds of each contestant's time over the reference's in that round.
+
+    The interval is a bootstrap over rounds, the same resampled rounds for all contestants.
+    """
+    base = np.array(seconds[reference])
+    samples = np.random.default_rng(seed).integers(base.size, size=(RESAMPLES, base.size))
     tail = 50 * (1 - CONFIDENCE)
     result = {}
     for name, values in seconds.items():
-        quotients = np.median(np.array(values)[samples], axis=1) / base
-        low, high = np.percentile(quotients, [tail, 100 - tail])
-        value = statistics.median(values) / statistics.median(seconds[reference])
-        result[name] = Ratio(value, float(low), float(high))
+        quotients = np.array(values) / base
+        medians = np.median(quotients[samples], axis=1)
+        low, high = np.percentile(medians, [tail, 100 - tail])
+        result[name] = Ratio(float(np.median(quotients)), float(low), float(high))
     return result
+
+
+def least_ratios(seconds: Mapping[str, list[float]], reference: str) -> dict[str, float]:
+    """Return each contestant's shortest time over the reference's shortest.
+
+    Other programs only ever add time, so with enough rounds this comes nearest to a machine alone.
+    """
+    return {name: min(values) / min(seconds[reference]) for name, values in seconds.items()}
 
 
 def require_rounds(rounds: int) -> None:
@@ -62,11 +92,11 @@ def require_rounds(rounds: int) -> None:
         raise SpecError(f"rounds must be at least 1; got {rounds}")
 
 
-def _seconds(action: Callable[[], None]) -> float:
+def _seconds(action: Callable[[], None]) -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     action()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - used

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from hylorada.cli import bench, evaluate, study, text, train
+from hylorada.cli import bench, certificate, compress, evaluate, study, text, train
 from hylorada.cli.command import Command, parsed
-from hylorada.errors import CheckpointError, RunError, SpecError
+from hylorada.errors import CheckpointError, CodecError, RunError, SpecError
 
 OVERVIEW = """usage: hylorada COMMAND [options]
 
@@ -18,7 +18,14 @@ Start with:  hylorada demo
 Each command explains itself:  hylorada COMMAND --help
 """
 
-COMMANDS: dict[str, Command] = study.COMMANDS | text.COMMANDS | evaluate.COMMANDS | bench.COMMANDS
+COMMANDS: dict[str, Command] = (
+    study.COMMANDS
+    | text.COMMANDS
+    | evaluate.COMMANDS
+    | compress.COMMANDS
+    | certificate.COMMANDS
+    | bench.COMMANDS
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _dispatch(words)
-    except (SpecError, CheckpointError) as error:
+    except (SpecError, CheckpointError, CodecError) as error:
         print(f"hylorada: {error}", file=sys.stderr)
         return 2
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:

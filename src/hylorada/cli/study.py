@@ -1,5 +1,7 @@
 """hylorada demo, compare and report."""
 
+import shlex
+import sys
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -7,15 +9,93 @@ from rich.console import Console
 
 from hylorada.cli.command import Command
 
+# compare
+
+
+def _compare_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("study", help="landmarks, bucketing, ablation or length.")
+    add("--model", default="tiny", help="tiny, smollm2, a folder, a GGUF file or a hub name.")
+    add("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
+    add("--lines", default="auto", help="What a line of a text file is; see hylorada evaluate.")
+    add("--replace", type=dict[str, str], default={}, help="Words to replace, as JSON.")
+    add("--epochs", type=float, default=1.0, help="Passes over the training sequences.")
+    add("--num_train", type=int, default=500, help="Training sequences, drawn by each seed.")
+    add("--num_val", type=int, default=100, help="Sequences on which rates are tuned.")
+    add("--num_test", type=int, default=200, help="Sequences on which arms are judged.")
+    add("--num_landmarks", type=int, default=8, help="Landmarks of every design.")
+    add("--designs", nargs="+", default=None, help="Arms beside the baseline; the study's own.")
+    add("--seeds", type=int, nargs="+", default=[42, 123, 456], help="One block of arms each.")
+    add("--max_length", type=int | None, default=None, help="Tokens in a sequence; 512.")
+    add("--batch_size", type=int, default=8, help="Sequences in a step.")
+    add("--learning_rate", type=float, default=5e-4, help="Of LoRA, where it is not tuned.")
+    add("--precision", default="float32", help="float32, bfloat16 or autocast.")
+    add("--tune", action="store_true", help="Search a learning rate for every arm first.")
+    add("--factorial", action="store_true", help="Cross the factors of an ablation.")
+    add("--budgets", type=int, nargs="+", default=[1000, 2000], help="Dimensions of allocation.")
+    add("--evidence_items", type=int, default=16, help="Questions of the evidence metric.")
+    add("--cpu", action="store_true", help="Stay on the CPU where there is an accelerator.")
+    add("--engine", default="local", help="local, or ray for a cluster (extra 'cluster').")
+    add("--workers", type=int | None, default=None, help="Runs at a time.")
+    add("--ledger", default="runs", help="Folder or URL of runs, shared by studies.")
+    add("--out", default=None, help="Folder of the study; studies/NAME.")
+
+
+def _compare(options: Namespace) -> None:
+    from hylorada.experiments.studies import StudyOptions
+    from hylorada.experiments.study import Place, compare, show
+
+    chosen = options.as_dict()
+    study = chosen.pop("study")
+    out = Path(chosen.pop("out") or Path("studies") / study)
+    place = Place(
+        out=out,
+        command=shlex.join(["hylorada", *sys.argv[1:]]),
+        **{name: chosen.pop(name) for name in ("engine", "workers", "ledger")},
+    )
+    for name in ("designs", "seeds", "budgets"):
+        chosen[name] = None if chosen[name] is None else tuple(chosen[name])
+    console = Console()
+    show(compare(study, StudyOptions(**chosen), place, console), console)
+    console.print(f"hylorada report {out} draws the page.", markup=False, soft_wrap=True)
+
+
+# report
+
+
+def _report_options(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", help="A study's folder, a folder of studies, or a run's folder.")
+    parser.add_argument("--out", default="report.html", help="The page, one file.")
+    parser.add_argument("--figures", nargs="*", default=[], help="Also as files: svg png pdf.")
+    parser.add_argument("--tables", nargs="*", default=[], help="Also as files: csv tex.")
+
+
+def _report(options: Namespace) -> None:
+    from hylorada.report.page import write
+
+    page = write(
+        Path(options.folder),
+        Path(options.out),
+        figures=" ".join(options.figures),
+        tables=" ".join(options.tables),
+    )
+    print(f"The page lies in {page}.")
+
+
+# demo
+
 
 def _demo_options(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", help="Folder for the runs and the report.")
 
 
 def _demo(options: Namespace) -> None:
-    from hylorada.experiments.demo import demo
+    from hylorada.experiments.demo import demo, farewell
+    from hylorada.report.page import write
 
-    demo(Path(options.out), Console())
+    out, console = Path(options.out), Console()
+    study = demo(out, console)
+    farewell(study, write(out, out / "report.html"), console)
 
 
 COMMANDS = {
@@ -24,5 +104,17 @@ COMMANDS = {
         "hylorada demo --out demo",
         _demo_options,
         _demo,
+    ),
+    "compare": Command(
+        "Ask whether a component earns its parameters: arms, seeds, controls, a verdict.",
+        "hylorada compare landmarks --seeds 42 123 456 --tune --out studies/landmarks",
+        _compare_options,
+        _compare,
+    ),
+    "report": Command(
+        "Draw the page of a study: the verdict first, then tables and figures.",
+        "hylorada report studies/landmarks --out report.html --figures svg",
+        _report_options,
+        _report,
     ),
 }

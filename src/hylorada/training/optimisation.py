@@ -15,7 +15,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from hylorada.adapters.landmarks import LearnableBucketLandmark
 from hylorada.errors import SpecError
 
-Component = Literal["factors", "landmarks", "boundaries", "position_bias", "norms", "embeddings"]
+Component = Literal[
+    "factors",
+    "subspace",
+    "gates",
+    "landmarks",
+    "boundaries",
+    "position_bias",
+    "norms",
+    "embeddings",
+]
 
 # Measured with SmolLM2-135M on WikiText-2: landmarks gain 0.04 % at the rate of LoRA and 3.5 % at
 # thirty times that rate; the low-rank control gains most at ten times.
@@ -32,6 +41,8 @@ class OptimisationSpec:
 
     Attributes:
         landmark_multiplier: None takes the rate measured best for the design.
+        subspace_multiplier: Rate of a subspace's vector; at 10 and the default rate it is 5e-3.
+        gate_multiplier: Rate of the gates that divide a subspace between A and B.
         boundary_learning_rate: Absolute rate of learnable boundaries; None: that of landmarks.
         boundary_frozen_steps: Steps with fixed buckets before the boundaries may move.
         diversity_weight: Weight of the loss that spreads clustered boundaries; zero is off.
@@ -42,6 +53,8 @@ class OptimisationSpec:
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
     landmark_multiplier: float | None = None
+    subspace_multiplier: float = 10.0
+    gate_multiplier: float = 20.0
     position_bias_multiplier: float = 1.0
     norm_multiplier: float = 1.0
     embedding_multiplier: float = 1.0
@@ -74,6 +87,8 @@ class OptimisationSpec:
         landmarks = self.learning_rate * (self.landmark_multiplier or measured)
         return {
             "factors": self.learning_rate,
+            "subspace": self.learning_rate * self.subspace_multiplier,
+            "gates": self.learning_rate * self.gate_multiplier,
             "landmarks": landmarks,
             "boundaries": self.boundary_learning_rate or landmarks,
             "position_bias": self.learning_rate * self.position_bias_multiplier,
@@ -88,6 +103,8 @@ def component_of(name: str, model: nn.Module) -> Component:
         if name.endswith(".boundaries"):
             return "boundaries"
         return _named(shared.group(1), name)
+    if subspace := re.search(r"(?:\.sublora_subspace\.[^.]+|^subspace|\.subspace)\.(.+)", name):
+        return "gates" if "gates" in subspace.group(1).split(".") else "subspace"
     if re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\b", name):
         return "factors"
     owner = model.get_submodule(name.rpartition(".")[0])
@@ -97,8 +114,9 @@ def component_of(name: str, model: nn.Module) -> Component:
     if isinstance(owner, nn.Embedding) or is_head:
         return "embeddings"
     raise SpecError(
-        "every trainable parameter must belong to a component (LoRA factors, landmarks, position "
-        f"bias, norms, embeddings); got {name!r}; freeze it, or save it as a norm or embedding"
+        "every trainable parameter must belong to a component (LoRA factors, subspace, landmarks, "
+        f"position bias, norms, embeddings); got {name!r}; freeze it, or save it as a norm or "
+        "embedding"
     )
 
 
@@ -112,15 +130,18 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         component = component_of(name, model)
-        decays = parameter.ndim > 1 and component != "norms" and not UNDECAYED.search(name)
+        # A subspace's vector is a vector in form only: zero is the model before training.
+        is_matrix = parameter.ndim > 1 or component == "subspace"
+        decays = is_matrix and component != "norms" and not UNDECAYED.search(name)
         decay = spec.weight_decay if decays else 0.0
         fresh = {"params": [], "lr": rates[component], "weight_decay": decay}
         group = groups.setdefault((component, decay), fresh | {"component": component})
         group["params"].append(parameter)
     if not groups:
         raise SpecError("training needs at least one trainable parameter; the model has none")
-    # The reported learning rate is that of the first group, so LoRA leads where there is one.
-    return sorted(groups.values(), key=lambda group: group["component"] != "factors")
+    # The reported learning rate is that of the first group, so the adapter proper leads.
+    leading = ("factors", "subspace")
+    return sorted(groups.values(), key=lambda group: group["component"] not in leading)
 
 
 def build_optimizer(

@@ -32,6 +32,8 @@ class TrainingSpec:
         checkpoint_every: Steps between checkpoints; None writes one at the end only.
         report_to: Trackers of transformers, such as tensorboard or wandb.
         cpu: Stay on the CPU where there is an accelerator.
+        deterministic: Prefer kernels that give the same bits every time; a CPU always has them, an
+            accelerator is a little slower for it.
     """
 
     epochs: float = 1.0
@@ -52,6 +54,7 @@ class TrainingSpec:
     report_to: tuple[str, ...] = ()
     progress: bool = True
     cpu: bool = False
+    deterministic: bool = False
     seed: int = 42
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Train the adapter of a model: exact when resumed, loud when something did not train."""
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
@@ -75,7 +76,11 @@ def train(
         callbacks=callbacks,
     )
     start = _resumption_point(trainer, folder)
-    with _loss_in_chunks(model, training), _attention(model, training.shifted_group):
+    with (
+        _repeatable(training.deterministic),
+        _loss_in_chunks(model, training),
+        _attention(model, training.shifted_group),
+    ):
         output = trainer.train(resume_from_checkpoint=start)
         if trainer.best:
             load_parameters(model, trainer.best, "the best evaluation")
@@ -126,6 +131,23 @@ def _resumption_point(trainer: AdapterTrainer, folder: Path) -> str | None:
                 break
             shutil.rmtree(path)
     return None if chosen is None else str(chosen)
+
+
+@contextmanager
+def _repeatable(wanted: bool) -> Iterator[None]:
+    """Prefer kernels that give the same bits every time inside the block, if wanted.
+
+    Attention's backward pass on a GPU otherwise adds up in any order, and one seed gives other
+    numbers each time. Where there is no such kernel the usual one serves, with a warning.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:  # cuBLAS asks for a workspace of fixed size; whoever set one knows better
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager

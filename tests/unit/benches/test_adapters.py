@@ -85,6 +85,14 @@ def test_every_method_is_measured_and_lies_in_its_interval(steps: dict[str, Any]
         assert row["memory"] > 0
 
 
+def test_the_seconds_of_every_round_are_kept(steps: dict[str, Any]) -> None:
+    reference = steps["methods"][REFERENCE]["seconds"]
+    for row in steps["methods"].values():
+        assert len(row["seconds"]) == len(row["processor_seconds"]) == 2
+        quotients = [own / theirs for own, theirs in zip(row["seconds"], reference, strict=True)]
+        assert row["time"]["value"] == pytest.approx(sum(quotients) / 2)
+
+
 def test_two_copies_of_one_method_keep_the_same_memory(steps: dict[str, Any]) -> None:
     again = steps["methods"]["PEFT LoRA again"]
     assert again["memory"] == 1.0

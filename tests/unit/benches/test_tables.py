@@ -14,6 +14,12 @@ def run(what: str, row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 TIME = {"value": 1.2345, "low": 1.1, "high": 1.4}
+TIMES = {
+    "time": TIME,
+    "processor_time": {"value": 1.0, "low": 0.9, "high": 1.05},
+    "least_processor_time": 0.98,
+}
+CELLS = ["DoRA", "1.234", "[1.100, 1.400]", "1.000", "[0.900, 1.050]", "0.980"]
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -25,7 +31,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def test_every_run_has_its_table() -> None:
-    tables = list(adapter_tables({"runs": [run("a", {"time": TIME}), run("b", {"time": TIME})]}))
+    tables = list(adapter_tables({"runs": [run("a", TIMES), run("b", TIMES)]}))
     assert [str(table.title) for table in tables] == [
         "a: GPT-2 2x16, float32, all targets",
         "b: GPT-2 2x16, float32, all targets",
@@ -36,16 +42,16 @@ def test_dropout_is_named_where_there_is_any() -> None:
     titles = [
         str(table.title)
         for dropout in (0.0, 0.1)
-        for table in adapter_tables({"runs": [run("a", {"time": TIME}, dropout=dropout)]})
+        for table in adapter_tables({"runs": [run("a", TIMES, dropout=dropout)]})
     ]
     assert "dropout" not in titles[0]
     assert titles[1].endswith("dropout 0.1")
 
 
 def test_a_row_holds_the_ratio_its_interval_and_the_memory() -> None:
-    found = cells({"time": TIME, "memory": 2.0, "megabytes": 1.0, "trainable": 3})
-    assert found == ["DoRA", "1.234", "[1.100, 1.400]", "2.000"]
+    found = cells({**TIMES, "memory": 2.0, "megabytes": 1.0, "trainable": 3})
+    assert found == [*CELLS, "2.000"]
 
 
 def test_decoding_has_no_memory() -> None:
-    assert cells({"time": TIME}) == ["DoRA", "1.234", "[1.100, 1.400]", ""]
+    assert cells(TIMES) == [*CELLS, ""]

@@ -5,15 +5,16 @@ from functools import partial
 
 import pytest
 
-from hylorada.benches.timing import interleave, ratios
+from hylorada.benches.timing import interleave, least_ratios, race, ratios
 from hylorada.errors import SpecError
 
 
 def test_every_contestant_runs_once_a_round_and_warmups_are_not_counted() -> None:
     calls: list[str] = []
     contestants = {name: partial(calls.append, name) for name in "abc"}
-    seconds = interleave(contestants, rounds=4, warmups=2, seed=0)
-    assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+    times = race(contestants, rounds=4, warmups=2, seed=0)
+    assert {name: len(each.wall) for name, each in times.items()} == {"a": 4, "b": 4, "c": 4}
+    assert {name: len(each.processor) for name, each in times.items()} == {"a": 4, "b": 4, "c": 4}
     rounds = [calls[start : start + 3] for start in range(0, len(calls), 3)]
     assert len(rounds) == 6
     assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
@@ -34,9 +35,21 @@ def test_the_order_changes_between_rounds_and_repeats_with_the_seed() -> None:
 
 def test_a_contestant_that_waits_is_timed_in_seconds() -> None:
     contestants = {"waits": partial(time.sleep, 0.02), "idle": lambda: None}
-    seconds = interleave(contestants, rounds=2, warmups=0, seed=0)
+    times = race(contestants, rounds=2, warmups=0, seed=0)
+    assert min(times["waits"].wall) >= 0.02
+    assert min(times["idle"].wall) < 0.02
+
+
+def test_interleaved_seconds_are_those_of_the_clock() -> None:
+    seconds = interleave({"waits": partial(time.sleep, 0.02)}, rounds=2, warmups=0, seed=0)
     assert min(seconds["waits"]) >= 0.02
-    assert min(seconds["idle"]) < 0.02
+
+
+def test_waiting_takes_no_processor_time_and_counting_does() -> None:
+    contestants = {"waits": partial(time.sleep, 0.05), "counts": lambda: sum(range(10**6)) and None}
+    times = race(contestants, rounds=2, warmups=0, seed=0)
+    assert max(times["waits"].processor) < 0.05
+    assert min(times["counts"].processor) > 0
 
 
 @pytest.mark.parametrize("rounds", [0, -1])
@@ -47,11 +60,11 @@ def test_no_rounds_are_refused_before_anything_runs(rounds: int) -> None:
     assert calls == []
 
 
-def test_a_ratio_is_the_quotient_of_medians() -> None:
-    seconds = {"reference": [2.0, 9.0, 4.0], "other": [6.0, 1.0, 7.0], "even": [1.0, 3.0, 2.0]}
+def test_a_ratio_is_the_median_of_the_quotients_of_single_rounds() -> None:
+    seconds = {"reference": [2.0, 9.0, 4.0], "other": [6.0, 1.0, 8.0], "even": [1.0, 3.0, 3.0]}
     found = ratios(seconds, "reference", seed=0)
-    assert found["other"].value == 6.0 / 4.0
-    assert found["even"].value == 2.0 / 4.0
+    assert found["other"].value == 8.0 / 4.0  # of 3, 1/9 and 2
+    assert found["even"].value == 1.0 / 2.0  # of 1/2, 1/3 and 3/4
 
 
 def test_the_reference_is_one_without_any_doubt() -> None:
@@ -81,3 +94,8 @@ def test_one_round_has_an_interval_of_no_width() -> None:
 def test_the_interval_depends_on_the_seed_alone() -> None:
     seconds = {"reference": [1.0, 2.0, 3.0, 4.0, 5.0], "other": [5.0, 3.0, 4.0, 1.0, 2.0]}
     assert ratios(seconds, "reference", seed=1) == ratios(seconds, "reference", seed=1)
+
+
+def test_the_least_ratio_compares_the_shortest_times_of_any_round() -> None:
+    seconds = {"reference": [2.0, 9.0, 4.0], "other": [6.0, 8.0, 3.0]}
+    assert least_ratios(seconds, "reference") == {"reference": 1.0, "other": 1.5}

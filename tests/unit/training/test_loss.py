@@ -227,35 +227,40 @@ def test_training_modes_survive_the_probe() -> None:
         assert not model.model.norm.training
 
 
-class Negated(nn.Module):
-    """A causal language model that does something unknown to its logits."""
+class Outside(nn.Module):
+    """A causal language model that does to its logits what its head alone does not know."""
 
-    def __init__(self, inner: PreTrainedModel) -> None:
+    def __init__(self, inner: PreTrainedModel, names_its_decoder: bool) -> None:
         super().__init__()
-        self.base_model = inner.model
-        self.config = inner.config
         self.inner = inner
+        if names_its_decoder:
+            self.get_decoder = lambda: inner.model
 
     def get_output_embeddings(self) -> nn.Module:
         return self.inner.lm_head
 
-    def forward(self, **inputs: Any) -> Any:
-        output = self.inner(**inputs)
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+        output = self.inner(input_ids=input_ids)
         output.logits = -output.logits
         return output
 
 
-def test_an_unknown_step_before_the_logits_is_refused() -> None:
-    with (
-        pytest.raises(UnsupportedModelError, match="cannot reproduce the logits of Negated"),
-        chunked_loss(Negated(small("llama"))),
-    ):
-        pass
+def test_what_a_model_does_to_its_logits_after_the_head_is_done_in_pieces_too() -> None:
+    model = Outside(small("llama"), names_its_decoder=True)
+    inputs = batch()
+    tokens, labels = inputs["input_ids"], inputs["labels"]
+    expected = nn.functional.cross_entropy(
+        model(tokens).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    )
+    with chunked_loss(model, chunk_tokens=5):
+        loss = model(input_ids=tokens, labels=labels).loss
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
 
 
-def test_a_model_without_a_head_is_refused() -> None:
+@pytest.mark.parametrize("model", [Outside(small("llama"), False), small("llama").model])
+def test_a_model_without_decoder_or_head_is_refused(model: nn.Module) -> None:
     with (
-        pytest.raises(UnsupportedModelError, match="decoder and output embeddings; got LlamaModel"),
-        chunked_loss(small("llama").model),
+        pytest.raises(UnsupportedModelError, match=f"got {type(model).__name__}; set chunk_tokens"),
+        chunked_loss(model),
     ):
         pass

@@ -1,3 +1,5 @@
+"""A model that cannot be split into decoder and head is scored all the same."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -6,7 +8,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from hylorada.evaluation.heads import device_of, split
 from hylorada.evaluation.likelihood import Likelihood, token_losses
 
 
@@ -39,16 +40,6 @@ class Wrapper(nn.Module):
         return SimpleNamespace(logits=self.lm_head(states))
 
 
-def test_a_plain_wrapper_is_split_and_its_logits_are_reproduced() -> None:
-    model = Wrapper("plain")
-    parts = split(model)
-    assert parts is not None
-    assert parts.vocabulary == 6
-    tokens = torch.tensor([[3, 5, 1]])
-    states = parts.decoder(tokens).last_hidden_state[0]
-    torch.testing.assert_close(parts.head(states), model(tokens).logits[0])
-
-
 @pytest.mark.parametrize("kind", ["itself", "none", "embeds", "tokens"])
 def test_a_model_that_cannot_be_split_is_scored_through_its_whole_forward(kind: str) -> None:
     model = Wrapper(kind)
@@ -57,13 +48,3 @@ def test_a_model_that_cannot_be_split_is_scored_through_its_whole_forward(kind: 
     assert not Likelihood(model).in_pieces
     result = token_losses(model, tokens)
     torch.testing.assert_close(result.losses[result.scored].mean(), expected)
-
-
-def test_a_decoder_without_hidden_states_cannot_be_split() -> None:
-    model = Wrapper("plain")
-    model.body.forward = lambda input_ids: {"states": input_ids}
-    assert split(model) is None
-
-
-def test_a_model_without_parameters_lives_on_the_cpu() -> None:
-    assert device_of(nn.Identity()) == torch.device("cpu")

@@ -1,0 +1,218 @@
+"""A fast forward and backward pass for PEFT's own DoRA layers: same parameters, same checkpoints.
+
+`y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lora.variants import DoraLinearVariant
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from hylorada.adapters.lora import LowRankUpdate
+from hylorada.adapters.position_bias import PositionGain
+from hylorada.adapters.row_norms import (
+    dense_row_norm,
+    factored_row_norm,
+    frozen_product,
+    is_small_on_a_gpu,
+    row_squares,
+)
+
+RowNorm = Callable[[Tensor, Tensor], Tensor]
+
+
+class FastDora(LowRankUpdate, DoraLinearVariant):
+    """DoRA whose dropout acts on the low-rank branch, as in LoRA.
+
+    PEFT also drops the input of the frozen product, which costs that product a second time and has
+    the same expectation.
+    """
+
+    def __init__(self, gain: PositionGain | None) -> None:
+        super().__init__(gain)
+        self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
+        self.cached: tuple[tuple[Any, ...], Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is remembered: its keys name tensors that a copy does not have."""
+        return self.__dict__ | {"frozen": None, "cached": None}
+
+    def forward(
+        self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
+    ) -> Tensor:
+        """Return the layer's output with direction and magnitude adapted."""
+        bias = getattr(module.get_base_layer(), "bias", None)
+        bias = None if bias is None else bias.to(result.dtype)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return self._differentiable(module, active_adapter, x, result, bias)
+        updated = self.accumulate(module, active_adapter, x, result)
+        return rescale(updated, self.factor(module, active_adapter, result.dtype), bias)
+
+    def _differentiable(
+        self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        # Never across training steps: some optimisers write without a new version.
+        self.cached = None
+        x = layer.lora_dropout[adapter](x.to(result.dtype))
+        output: Tensor = DoraRows.apply(
+            result,
+            x,
+            layer.lora_A[adapter].weight,
+            layer.lora_B[adapter].weight,
+            layer.lora_magnitude_vector[adapter].weight,
+            None if self.gain is None else self.gain(x),
+            bias,
+            layer.scaling[adapter],
+            partial(self.row_norm, layer, adapter),
+        )
+        return output
+
+    def factor(
+        self, layer: LoraLayer, adapter: str, dtype: torch.dtype
+    ) -> Float[Tensor, " out_dim"]:
+        """Return `m / |W + sBA|` per output row.
+
+        Remembered in eval mode, where decoding would otherwise recompute it for every token.
+        """
+        down, up = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        magnitude = layer.lora_magnitude_vector[adapter].weight
+        remember = not layer.training and not torch.compiler.is_compiling()
+        written = (down, up, magnitude, layer.get_base_layer().weight)
+        key = (*map(version, written), layer.scaling[adapter], dtype)
+        if remember and self.cached is not None and self.cached[0] == key:
+            return self.cached[1]
+        norm = self.row_norm(layer, adapter, down.to(dtype), up.to(dtype))
+        factor = (magnitude / norm).to(dtype)
+        self.cached = (key, factor) if remember else None
+        return factor
+
+    @torch.no_grad()
+    def row_norm(
+        self,
+        layer: LoraLayer,
+        adapter: str,
+        down: Float[Tensor, "rank in_dim"],
+        up: Float[Tensor, "out_dim rank"],
+    ) -> Float[Tensor, " out_dim"]:
+        """Return `|W + sBA|` per output row in float32, detached as the paper does.
+
+        `down` and `up` are the factors in the dtype of the activations.
+        """
+        base, scaling = layer.get_base_layer(), layer.scaling[adapter]
+        if is_small_on_a_gpu(base):
+            return dense_row_norm(base, down, up, scaling)
+        scaled = layer.lora_A[adapter].weight.float() * scaling
+        product = frozen_product(base, scaled.to(down.dtype))
+        exact_up = layer.lora_B[adapter].weight.float()
+        return factored_row_norm(self.frozen_square(layer), product, scaled, exact_up)
+
+    @torch.no_grad()
+    def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
+        """Return `|W|^2` per output row, computed once for a frozen weight."""
+        if torch.compiler.is_compiling():  # a graph cannot ask whether the weight is still the same
+            return row_squares(layer)
+        key = version(layer.get_base_layer().weight)
+        if self.frozen is None or self.frozen[0] != key:
+            self.frozen = (key, row_squares(layer))
+        return self.frozen[1]
+
+
+def rescale(
+    updated: Float[Tensor, "*batch out_dim"],
+    factor: Float[Tensor, " out_dim"],
+    bias: Float[Tensor, " out_dim"] | None,
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return `factor * (updated - bias) + bias` in one pass over the tokens."""
+    if bias is None:
+        return updated * factor
+    return torch.addcmul(torch.addcmul(bias, bias, factor, value=-1), updated, factor)
+
+
+class DoraRows(torch.autograd.Function):
+    """`f * (result - bias + s B (gain * A x)) + bias` with `f = m / norm`, in one node.
+
+    By hand, because a training step with many small layers waits for launches: autograd would make
+    twice as many, and three more tensors of the size of the output.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        result: Tensor,
+        x: Tensor,
+        down: Tensor,
+        up: Tensor,
+        magnitude: Tensor,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        scaling: float,
+        row_norm: RowNorm,
+    ) -> Tensor:
+        """Return the adapted rows."""
+        ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
+        down, up = down.to(result.dtype), up.to(result.dtype)
+        inner = nn.functional.linear(x, down)
+        updated = torch.addmm(rows(result), rows(gated(inner, gain)), up.t(), alpha=scaling).view(
+            result.shape
+        )
+        norm = row_norm(down, up)
+        factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
+        ctx.scaling = scaling
+        ctx.save_for_backward(x, down, up, inner, updated, factor, norm, gain, bias)
+        return rescale(updated, factor, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the tensors that came in."""
+        x, down, up, inner, updated, factor, norm, gain, bias = ctx.saved_tensors
+        need_x, need_gain, need_bias = (ctx.needs_input_grad[place] for place in (1, 5, 6))
+        # The bias is taken off before the sum: two long sums would cancel.
+        product = gradient * updated if bias is None else (updated - bias).mul_(gradient)
+        for_factor = rows(product).sum(dim=0)
+        for_bias = (1 - factor) * rows(gradient).sum(dim=0) if need_bias else None
+        for_result = torch.mul(gradient, factor, out=product)
+        for_gated = torch.addmm(rows(inner), rows(for_result), up, beta=0, alpha=ctx.scaling).view(
+            inner.shape
+        )
+        for_up = torch.addmm(
+            up, rows(for_result).t(), rows(gated(inner, gain)), beta=0, alpha=ctx.scaling
+        )
+        for_gain = (for_gated * inner).sum(dim=-1).sum_to_size(gain.shape) if need_gain else None
+        for_inner = gated(for_gated, gain)
+        for_down = rows(for_inner).t() @ rows(x)
+        down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
+        return (
+            for_result,
+            for_inner @ down if need_x else None,
+            for_down.to(down_dtype),
+            for_up.to(up_dtype),
+            (for_factor / norm).to(magnitude_dtype),
+            for_gain,
+            for_bias,
+            None,
+            None,
+        )
+
+
+def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:
+    """Return the tensor as a matrix, one row for each token."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def gated(
+    inner: Float[Tensor, "*batch rank"], gain: Float[Tensor, "*#batch"] | None
+) -> Float[Tensor, "*batch rank"]:
+    """Return each token's low-rank activation times its gain."""
+    return inner if gain is None else inner * gain[..., None]
+
+
+def version(parameter: Tensor) -> tuple[Any, ...]:
+    """Return what changes when a tensor is written to, replaced or moved."""
+    return (id(parameter), parameter._version, parameter.device, parameter.dtype)

@@ -1,0 +1,188 @@
+"""From a compressed adapter and a corpus to a certificate, and from a certificate to a verdict."""
+
+import hashlib
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from hylorada.bounds.certificate import Certificate, issue
+from hylorada.bounds.complexity import Ledger
+from hylorada.bounds.evidence import Evidence
+from hylorada.bounds.verification import Verdict, recompute
+from hylorada.errors import SpecError
+from hylorada.evaluation.risk import countable_documents, scored_lengths
+from hylorada.experiments.compress import read_message
+from hylorada.experiments.measuring import (
+    CertifySpec,
+    Decoded,
+    decode,
+    measure,
+    reading_of,
+    text_of,
+)
+from hylorada.text.store import TokenStore
+from hylorada.training.checkpoints import write_atomically
+
+PACKAGES = ("hylorada", "torch", "transformers", "peft", "numpy", "constriction")
+# The source that decides what a file decodes to, what is measured and what is bounded.
+ROOMS = (
+    "adapters/*.py",
+    "bounds/*.py",
+    "compression/*.py",
+    "evaluation/*.py",
+    "experiments/certify.py",
+    "experiments/compress.py",
+    "experiments/measuring.py",
+    "models/*.py",
+    "subspace/*.py",
+    "text/*.py",
+)
+
+
+def certify(file: Path, data: str, out: Path, spec: CertifySpec) -> Certificate:
+    """Measure the model in a file on a corpus, write the certificate, and return it.
+
+    Measured losses are kept beside `out` until it is written, so the same command resumes.
+    """
+    message = read_message(file)
+    partial = out.with_name(f"{out.name}.partial")
+    decoded = decode(message, spec)
+    store = text_of(data, spec, decoded.tokenizer)
+    reading = reading_of(store, spec)
+    evidence = measure(decoded, store, reading, shards=partial, key=f"{_sha256(file)}/{_code()}")
+    certificate = certificate_of(file, decoded, store, evidence, spec, data)
+    write_atomically(out, certificate.to_json())
+    _remove(partial)
+    return certificate
+
+
+def certificate_of(
+    file: Path,
+    decoded: Decoded,
+    store: TokenStore,
+    evidence: Evidence,
+    spec: CertifySpec,
+    data: str,
+) -> Certificate:
+    """Return the certificate of a file for what was measured with it."""
+    message = read_message(file)
+    return issue(
+        evidence,
+        Ledger(message_bits=message.counted_bits, choices=spec.paid()),
+        decoded.prior,
+        level=spec.level,
+        delta=spec.delta,
+        message={
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "sha256": _sha256(file),
+            "configuration_id": message.configuration_id,
+        },
+        model={
+            "base": decoded.prior.name,
+            "base_sha256": decoded.base_sha256,
+            "vocabulary": evidence.vocabulary,
+            "max_length": decoded.risk.max_length,
+            "stride": decoded.risk.window_stride,
+            "dtype": spec.dtype,
+            "device": decoded.device_name,
+        },
+        data={
+            "source": Path(data).name,
+            "split": spec.split,
+            "lines": spec.lines,
+            "fingerprint": store.fingerprint,
+            "documents": int(countable_documents(store).size),
+            "tokens": int(scored_lengths(store).sum()),
+            "documents_read": int(evidence.lengths.size),
+            "tokens_read": int(evidence.lengths.sum()),
+            "samples": spec.samples,
+            "seed": spec.seed,
+        },
+        code={"packages": {name: version(name) for name in PACKAGES}, "sha256": _code()},
+    )
+
+
+def verify(
+    path: Path,
+    data: str,
+    *,
+    file: Path | None = None,
+    base: str | None = None,
+    device: str | None = None,
+    progress: bool = True,
+) -> Verdict:
+    """Decode the file of a certificate, measure again, and return whether it is confirmed.
+
+    Args:
+        path: The certificate.
+        data: The corpus it is about.
+        file: The compressed adapter; None looks beside the certificate.
+        base: The base model, if it has moved.
+        device: Where to measure.
+        progress: Whether to show progress, on standard error.
+    """
+    if not path.is_file():
+        raise SpecError(f"a certificate that hylorada bound wrote is needed; got {path}")
+    certificate = Certificate.from_json(path.read_text(encoding="utf-8"))
+    file = path.with_name(certificate.message["file"]) if file is None else file
+    message = read_message(file)
+    if (found := _sha256(file)) != certificate.message["sha256"]:
+        return Verdict(False, f"differs: {file.name} is another file (SHA-256 {found[:12]}…)")
+    if message.counted_bits != certificate.ledger.message_bits:
+        return Verdict(
+            False,
+            f"differs: the file costs {message.counted_bits} bits, the certificate says "
+            f"{certificate.ledger.message_bits}",
+        )
+    base = certificate.model["base"] if base is None else base
+    spec = replace(_spec_of(certificate), base=base, device=device, progress=progress)
+    decoded = decode(message, spec)
+    if decoded.base_sha256 != certificate.model["base_sha256"]:
+        return Verdict(
+            False,
+            f"differs: the base model is another one (weights {decoded.base_sha256[:12]}…, the "
+            f"certificate is about {certificate.model['base_sha256'][:12]}…)",
+        )
+    store = text_of(data, spec, decoded.tokenizer)
+    if store.fingerprint != certificate.data["fingerprint"]:
+        return Verdict(
+            False,
+            f"differs: the text is another one (fingerprint {store.fingerprint[:12]}…, the "
+            f"certificate is about {certificate.data['fingerprint'][:12]}…)",
+        )
+    reading = reading_of(store, spec)
+    return recompute(certificate, measure(decoded, store, reading))
+
+
+def _spec_of(certificate: Certificate) -> CertifySpec:
+    return CertifySpec(
+        level=certificate.level,
+        split=certificate.data["split"],
+        lines=certificate.data["lines"],
+        samples=certificate.data["samples"],
+        delta=certificate.delta,
+        max_length=certificate.model["max_length"],
+        stride=certificate.model["stride"],
+        dtype=certificate.model["dtype"],
+        seed=certificate.data["seed"],
+    )
+
+
+def _remove(shards: Path) -> None:
+    if shards.is_dir():
+        for path in shards.glob("*.npz"):
+            path.unlink()
+        shards.rmdir()
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _code() -> str:
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in package.glob(room)):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()

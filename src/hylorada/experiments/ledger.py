@@ -1,0 +1,146 @@
+"""A folder of runs by id: who works on what, what is finished, what failed and why.
+
+Several processes may work on one ledger. A job is worked on under a claim, which only one of them
+gets; a claim ends with its holder, however that ends. A job is finished once all the files that
+its address names are there, and is never worked on again.
+"""
+
+import fcntl
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from hylorada.errors import SpecError
+from hylorada.experiments.pipeline import Address
+from hylorada.training.checkpoints import write_atomically
+
+FAILURE, CLAIM = "failure.json", ".claim"
+State = Literal["finished", "running", "failed", "interrupted", "absent"]
+
+
+@runtime_checkable
+class Ledger(Protocol):
+    """What studies and engines ask of a ledger, wherever it lies."""
+
+    def claim(self, address: Address) -> AbstractContextManager[Path | None]:
+        """Give a folder to work in that is this process's alone, or None if another has it."""
+        ...
+
+    def state(self, address: Address) -> State:
+        """Return how far a job is."""
+        ...
+
+    def text(self, address: Address, name: str) -> str | None:
+        """Return a file of a job, or None if there is none."""
+        ...
+
+    def fail(self, address: Address, error: str) -> None:
+        """Note why a job ended without a result."""
+        ...
+
+    def failures(self, address: Address) -> list[str]:
+        """Return why a job ended without a result, the first attempt first."""
+        ...
+
+
+def open_ledger(place: str) -> Ledger:
+    """Return the ledger at a folder or at an fsspec URL such as s3://bucket/runs."""
+    scheme = urlsplit(place).scheme
+    if scheme in ("", "file"):
+        return FolderLedger(Path(place.removeprefix("file://")).expanduser())
+    from hylorada.experiments.storage import StorageLedger
+
+    return StorageLedger(place)
+
+
+class FolderLedger:
+    """A ledger in a folder of this machine or of a file system that its machines share.
+
+    Claims are locks of the operating system: they end with the process that holds them.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if root.exists() and not root.is_dir():
+            raise SpecError(f"a ledger must be a folder; {root} is a file; name another")
+        self.root = root
+
+    def folder(self, address: Address) -> Path:
+        """Return where a job's files lie."""
+        return self.root / address.folder
+
+    @contextmanager
+    def claim(self, address: Address) -> Iterator[Path | None]:
+        """Give the job's folder while this process holds its lock, or None if another does."""
+        folder = self.folder(address)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / CLAIM).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            yield folder
+
+    def state(self, address: Address) -> State:
+        """Return how far a job is."""
+        folder = self.folder(address)
+        if all((folder / name).is_file() for name in address.files):
+            return "finished"
+        if self._is_claimed(folder):
+            return "running"
+        if (folder / FAILURE).is_file():
+            return "failed"
+        return "interrupted" if folder.is_dir() else "absent"
+
+    def text(self, address: Address, name: str) -> str | None:
+        """Return a file of a job, or None if there is none."""
+        path = self.folder(address) / name
+        return path.read_text() if path.is_file() else None
+
+    def fail(self, address: Address, error: str) -> None:
+        """Add an attempt to the job's failures."""
+        folder = self.folder(address)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FAILURE, with_attempt(self.text(address, FAILURE), error))
+
+    def failures(self, address: Address) -> list[str]:
+        """Return why a job ended without a result, the first attempt first."""
+        return attempts(self.text(address, FAILURE))
+
+    @staticmethod
+    def _is_claimed(folder: Path) -> bool:
+        try:
+            with (folder / CLAIM).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+def with_attempt(earlier: str | None, error: str) -> str:
+    """Return the text of a failure file with one attempt more."""
+    kept = [] if earlier is None else json.loads(earlier)["attempts"]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    attempt = {"time": now, "host": socket.gethostname(), "error": error}
+    return json.dumps({"attempts": [*kept, attempt]}, indent=1) + "\n"
+
+
+def attempts(text: str | None) -> list[str]:
+    """Return the errors in the text of a failure file."""
+    return [] if text is None else [attempt["error"] for attempt in json.loads(text)["attempts"]]
+
+
+def count_states(ledger: Ledger, addresses: Sequence[Address]) -> dict[State, int]:
+    """Return how many of the jobs are in each state."""
+    counts: dict[State, int] = {}
+    for address in addresses:
+        state = ledger.state(address)
+        counts[state] = counts.get(state, 0) + 1
+    return counts

@@ -1,0 +1,213 @@
+"""The registered plan: what a study will compare and how it will judge, fixed before it runs.
+
+A plan may change afterwards, but not silently: its file keeps every plan that was registered, and
+results name the changes.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hylorada.errors import SpecError
+from hylorada.evaluation.metrics import EvaluationSpec
+from hylorada.evaluation.verdicts import VerdictSpec
+from hylorada.experiments.config import TrainConfig
+from hylorada.experiments.run import deciding_settings
+from hylorada.training.checkpoints import write_atomically
+
+PLAN = "plan.json"
+SCHEMA = 1
+ROLES = ("baseline", "candidate", "control", "self_check", "reference")
+TUNABLE = ("learning_rate", "landmark_multiplier", "position_bias_multiplier")
+LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmPlan:
+    """One configuration of a study.
+
+    Attributes:
+        config: The run; the study's seeds replace its seed.
+        baseline: The arm it is compared with; None for a baseline and for a reference.
+        tuned: The field of the optimisation that tuning may set: the rate of what the arm adds.
+        repetition: Above zero for a repetition of the baseline in another order.
+    """
+
+    name: str
+    role: str
+    description: str
+    config: TrainConfig
+    evaluation: EvaluationSpec
+    baseline: str | None = None
+    tuned: str = "learning_rate"
+    repetition: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what the type does not say."""
+        if self.role not in ROLES:
+            raise SpecError(f"an arm's role must be one of {', '.join(ROLES)}; got {self.role!r}")
+        if self.tuned not in TUNABLE:
+            raise SpecError(f"tuned must be one of {', '.join(TUNABLE)}; got {self.tuned!r}")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether nothing is trained, so that one seed says it all."""
+        return self.config.adapter.method == "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """A comparison beside those with the baseline: the mean of some arms against that of others."""
+
+    name: str
+    arms: tuple[str, ...]
+    against_name: str
+    against: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningPlan:
+    """The grid every arm may search, and the seed it is searched with.
+
+    Attributes:
+        base: Multiples of the base learning rate, for arms that add no component with a rate.
+        component: Multiples of the base rate for the component that an arm adds.
+        seed: One seed, none of the study's own, so that no result is selected.
+    """
+
+    base: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    component: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0)
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        """Check that every arm has the same budget."""
+        if len(self.base) != len(self.component) or not self.base:
+            raise SpecError(
+                "both grids must have the same number of rates, so that every arm has the same "
+                f"budget; got {len(self.base)} and {len(self.component)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A study as it was meant before the first run."""
+
+    study: str
+    title: str
+    arms: tuple[ArmPlan, ...]
+    baseline: str
+    seeds: tuple[int, ...]
+    metric: str = "ppl"
+    thresholds: VerdictSpec = field(default_factory=VerdictSpec)
+    tuning: TuningPlan | None = None
+    contrasts: tuple[Contrast, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the parts fit together."""
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise SpecError(f"the arms of a study must have different names; got {names}")
+        for wanted in (self.baseline, *(arm.baseline for arm in self.arms if arm.baseline)):
+            if wanted not in names:
+                raise SpecError(f"baseline {wanted!r} must be one of the arms {', '.join(names)}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise SpecError(
+                f"seeds must be given and differ from each other; got {list(self.seeds)}"
+            )
+        if self.tuning is not None and self.tuning.seed in self.seeds:
+            raise SpecError(
+                f"the tuning seed must be none of the study's seeds; got {self.tuning.seed}"
+            )
+
+    def arm(self, name: str) -> ArmPlan:
+        """Return the arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan in plain types, without what changes no number."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        for arm, described in zip(self.arms, plain["arms"], strict=True):
+            described["config"] = deciding_settings(arm.config)
+            del described["config"]["training"]["seed"]
+            del described["evaluation"]["progress"]
+        return plain
+
+    def hash(self) -> str:
+        """Return the hash that results name the plan by."""
+        return _hash(self.as_dict())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """When a plan was registered, and what has changed in it since the first one."""
+
+    hash: str
+    registered: str
+    changes: tuple[str, ...]
+
+
+def register(plan: Plan, folder: Path) -> Registration:
+    """Write the plan into the study's folder; an earlier, different one is kept beside it."""
+    path = folder / PLAN
+    plain, now = plan.as_dict(), datetime.now(UTC).isoformat(timespec="seconds")
+    entry = {"hash": plan.hash(), "registered": now, "plan": plain}
+    history: list[dict[str, Any]] = []
+    if path.is_file():
+        stored = json.loads(path.read_text())
+        history = [*stored["history"], *([stored["current"]])]
+        if stored["current"]["hash"] == entry["hash"]:
+            return _registration(stored["current"], stored["history"])
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"schema": SCHEMA, "current": entry, "history": history}, indent=1)
+    write_atomically(path, text + "\n")
+    return _registration(entry, history)
+
+
+def _registration(current: dict[str, Any], history: list[dict[str, Any]]) -> Registration:
+    entries = [*history, current]
+    changes = [
+        f"{later['registered']}: plan {earlier['hash']} became {later['hash']}: "
+        + "; ".join(_differences(earlier["plan"], later["plan"]))
+        for earlier, later in pairwise(entries)
+    ]
+    return Registration(
+        hash=current["hash"], registered=current["registered"], changes=tuple(changes)
+    )
+
+
+def _differences(earlier: dict[str, Any], later: dict[str, Any]) -> Iterator[str]:
+    """Yield what differs between two plans, arms by their names."""
+    old, new = dict(_leaves(_by_name(earlier))), dict(_leaves(_by_name(later)))
+    for arm in sorted({name for name, *_ in old} ^ {name for name, *_ in new}):
+        yield f"{arm} was {'removed' if arm in {name for name, *_ in old} else 'added'}"
+    common = {name for name, *_ in old} & {name for name, *_ in new}
+    for key in sorted(old.keys() | new.keys()):
+        if key[0] in common and old.get(key) != new.get(key):
+            yield f"{'.'.join(key)} from {_short(old.get(key))} to {_short(new.get(key))}"
+
+
+def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
+    parts = {name: value for name, value in plan.items() if name != "arms"}
+    return parts | {f"arm {arm['name']}": arm for arm in plan["arms"]}
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,314 @@
+"""`SubLoRAModel`: the PEFT method. Vector and gates live once, on the tuner."""
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, cast
+
+import torch
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from hylorada.adapters.registration import adapter_keys, register
+from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
+from hylorada.models.anatomy import attention_projections, find_decoder
+from hylorada.models.bits import BitStream
+from hylorada.subspace.allocation import Allocation
+from hylorada.subspace.config import PEFT_TYPE, SubLoRAConfig
+from hylorada.subspace.core import Subspace
+from hylorada.subspace.layer import SubLoRALinear, is_fused
+from hylorada.subspace.layers import layer_of, layer_stacks
+
+SUBSPACES = "base_model.sublora_subspace"
+
+
+class SubLoRAModel(BaseTuner):
+    """Gives linear layers updates whose factors come from one vector through fixed projections."""
+
+    prefix: str = "sublora_"
+    tuner_layer_cls = SubLoRALinear
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+    uses_shared_state: bool = True  # PEFT then refuses to throw the tuner away
+
+    sublora_subspace: nn.ModuleDict
+    handles: list[RemovableHandle]
+    adapted: dict[str, list[SubLoRALinear]]
+
+    def __init__(self, model: nn.Module, config: Any, adapter_name: str, **kwargs: Any) -> None:
+        # nn.Module.__init__ has not run yet, and these are not modules.
+        object.__setattr__(self, "handles", [])
+        super().__init__(model, config, adapter_name, **kwargs)
+
+    def subspace(self, adapter_name: str = "default") -> Subspace:
+        """Return what an adapter trains: its `vector` and, in learned mode, its `gates`."""
+        spaces = self._spaces()
+        if adapter_name not in spaces:
+            raise SpecError(f"no adapter {adapter_name!r} in the model; it has {', '.join(spaces)}")
+        return spaces[adapter_name]
+
+    def sublora_layers(self, adapter_name: str) -> Iterator[tuple[str, SubLoRALinear]]:
+        """Yield the name and the layer of every module the adapter acts on."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, SubLoRALinear) and adapter_name in module.parts:
+                yield name, module
+
+    # Injection
+
+    def inject_adapter(
+        self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Add an adapter: the layers first, then the subspace over all of them.
+
+        An adapter that is refused leaves the model as it was.
+        """
+        if "sublora_subspace" not in self._modules:
+            self.sublora_subspace = nn.ModuleDict()
+        # A fingerprint is filled in; the caller's configuration may serve another model.
+        self.peft_config[adapter_name] = copy.copy(self.peft_config[adapter_name])
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        try:
+            super().inject_adapter(model, adapter_name, *args, **kwargs)
+            self._add_subspace(adapter_name)
+        except ValueError:  # a setting, a checkpoint, or PEFT's own refusal
+            self._withdraw(adapter_name)
+            for parameter in trained:
+                parameter.requires_grad_()
+            raise
+        self._attach()
+        config = self.peft_config[adapter_name]
+        self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+
+    def _prepare_adapter_config(
+        self, peft_config: SubLoRAConfig, model_config: dict[str, Any]
+    ) -> SubLoRAConfig:
+        if peft_config.target_modules is None:
+            peft_config.target_modules = attention_projections(self.model)
+        if peft_config.target_head and self._head_name() is None:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} has no head of its own to adapt; leave out lm_head"
+            )
+        return peft_config
+
+    def _check_target_module_exists(self, peft_config: SubLoRAConfig, key: str) -> Any:
+        if peft_config.target_head and key == self._head_name():
+            return True
+        return BaseTuner._check_target_module_exists(peft_config, key)
+
+    def _create_and_replace(
+        self,
+        peft_config: SubLoRAConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        **_: Any,
+    ) -> None:
+        layer = target
+        if not isinstance(layer, SubLoRALinear):
+            tied = current_key == self._head_name() and self._has_tied_head()
+            layer = SubLoRALinear(target, current_key, self.sublora_subspace, is_tied=tied)
+            layer.train(self.model.training)
+            self._replace_module(parent, target_name, layer, target)
+        layer.add(adapter_name, peft_config)
+
+    def _add_subspace(self, adapter_name: str) -> None:
+        config = self.peft_config[adapter_name]
+        layers = [layer for _, layer in self.sublora_layers(adapter_name)]
+        self._check_layers(config, layers)
+        stacks = layer_stacks(self.model)
+        targets = [
+            target
+            for layer in layers
+            for target in layer.targets(adapter_name, layer_of(layer.key, stacks))
+        ]
+        allocation = Allocation(targets, config.allocation_spec())
+        start = [first_factor(t.name, t.shape, t.factor, config) for t in allocation.layout]
+        subspace = Subspace(allocation, start)
+        fingerprint = subspace.fingerprint(f"scaling {config.scaling()}")
+        if config.fingerprint not in (None, fingerprint):
+            raise CheckpointError(
+                f"the adapter was made for projections, an allocation or layers with fingerprint "
+                f"{config.fingerprint}; these give {fingerprint}; load it with its own "
+                "configuration and base model"
+            )
+        config.fingerprint = fingerprint
+        self.sublora_subspace[adapter_name] = subspace.train(self.model.training)
+        self._move_adapter_to_device_of_base_layer(adapter_name)
+
+    def _check_layers(self, config: SubLoRAConfig, layers: list[SubLoRALinear]) -> None:
+        for layer in layers:
+            smaller = min(layer.in_features, layer.out_features)
+            if config.r > smaller:
+                raise SpecError(
+                    f"r must not exceed the smaller side, {smaller}, of {layer.key}; got {config.r}"
+                )
+        if config.fused_parts and not any(is_fused(layer.get_base_layer()) for layer in layers):
+            raise SpecError(
+                f"fused_parts {config.fused_parts!r} needs a layer that computes q, k and v side "
+                "by side, such as GPT-2's c_attn, among the targets; set it to None"
+            )
+
+    def _withdraw(self, adapter_name: str) -> None:
+        if list(self.peft_config) == [adapter_name]:
+            self._unload_and_optionally_merge(merge=False, progressbar=False)
+        else:
+            self.delete_adapter(adapter_name)
+
+    # Passes: the factors are generated at the start of each, before any compiled block reads them
+
+    def _attach(self) -> None:
+        self._detach()
+        self.adapted = {
+            name: [part for _, part in self.sublora_layers(name)] for name in self._spaces()
+        }
+        owners = {id(owner): owner for owner in (self.model, self._decoder())}
+        for owner in owners.values():
+            self.handles.append(owner.register_forward_pre_hook(self._begin))
+
+    def _detach(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def _decoder(self) -> nn.Module:
+        try:
+            return find_decoder(self.model).module
+        except UnsupportedModelError:
+            return self.model
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        for name in self.active_adapters:
+            if name in self.sublora_subspace and self.subspace(name).prepare():
+                for layer in self.adapted[name]:
+                    layer.prepare(name)
+
+    # Switching
+
+    def set_adapter(self, adapter_name: str | list[str], inference_mode: bool = False) -> None:
+        """Activate one or several adapters."""
+        super().set_adapter(adapter_name, inference_mode=inference_mode)
+        active = [adapter_name] if isinstance(adapter_name, str) else list(adapter_name)
+        for name, subspace in self._spaces().items():
+            subspace.requires_grad_(name in active and not inference_mode)
+
+    def set_requires_grad(self, adapter_names: str | list[str], requires_grad: bool = True) -> None:
+        """Enable or disable gradients of the named adapters."""
+        super().set_requires_grad(adapter_names, requires_grad)
+        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
+        for name, subspace in self._spaces().items():
+            if name in names:
+                subspace.requires_grad_(requires_grad)
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Remove an adapter with all it trained."""
+        super().delete_adapter(adapter_name)
+        if adapter_name in self.sublora_subspace:
+            del self.sublora_subspace[adapter_name]
+        self._attach()
+        self.set_adapter(self.active_adapters)
+
+    def _spaces(self) -> dict[str, Subspace]:
+        spaces = self._modules.get("sublora_subspace")  # absent while PEFT injects the first
+        return {} if spaces is None else {n: cast(Subspace, s) for n, s in spaces.items()}
+
+    # Storing
+
+    def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
+        super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
+        if adapter_name in self.sublora_subspace:
+            self.sublora_subspace[adapter_name].float()
+
+    def _move_adapter_to_device_of_base_layer(
+        self, adapter_name: str, device: torch.device | None = None
+    ) -> None:
+        """Move the coordinates to the model; PEFT asks every module for this after loading."""
+        subspace = self._spaces().get(adapter_name)
+        if subspace is not None and not any(p.is_meta for p in subspace.parameters()):
+            subspace.to(device or next(self.model.parameters()).device)
+
+    @classmethod
+    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
+        head = f"{SUBSPACES}.{adapter_name}."
+        if key.startswith(head):
+            return f"{SUBSPACES}.{key.removeprefix(head)}"
+        name: str = super()._remove_adapter_name_from_key(key, adapter_name)
+        return name
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls,
+        model: nn.Module,
+        config: SubLoRAConfig,
+        adapter_name: str,
+        state_dict: dict[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Refuse a checkpoint with missing or unexpected tensors; PEFT drops them silently."""
+        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
+            model=model, config=config, adapter_name=adapter_name, state_dict=state_dict
+        )
+        missing = sorted(adapter_keys(model, adapter_name) - set(remapped))
+        unexpected = sorted(set(remapped) - set(model.state_dict()))
+        for kind, keys in (("lacks", missing), ("has unexpected", unexpected)):
+            if keys:
+                raise CheckpointError(
+                    f"the checkpoint {kind} {len(keys)} tensor(s), first {keys[0]!r}; "
+                    "load it with the configuration and base model it was saved with"
+                )
+        return remapped
+
+    # Merging
+
+    def _check_merge_allowed(self) -> None:
+        """Allow a tied head: its layer copies the weight before it adds to it."""
+
+    def _unload_and_optionally_merge(
+        self,
+        merge: bool = True,
+        progressbar: bool = True,
+        safe_merge: bool = False,
+        adapter_names: list[str] | None = None,
+    ) -> nn.Module:
+        untied = [layer for _, layer in self._all_layers() if layer.is_tied]
+        if merge and untied:
+            # The merged head has a weight of its own, and a saved model must say so.
+            self.model.config.tie_word_embeddings = False
+        model: nn.Module = super()._unload_and_optionally_merge(
+            merge, progressbar, safe_merge, adapter_names
+        )
+        self._detach()
+        return model
+
+    # Anatomy
+
+    def _all_layers(self) -> Iterator[tuple[str, SubLoRALinear]]:
+        for name, module in self.model.named_modules():
+            if isinstance(module, SubLoRALinear):
+                yield name, module
+
+    def _head(self) -> nn.Module | None:
+        head = getattr(self.model, "get_output_embeddings", lambda: None)()
+        return head if isinstance(head, nn.Module) else None
+
+    def _head_name(self) -> str | None:
+        head = self._head()
+        names = (name for name, module in self.model.named_modules() if module is head)
+        return None if head is None else next(names, None)
+
+    def _has_tied_head(self) -> bool:
+        head = self._head()
+        inner = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
+        embeddings = self.model.get_input_embeddings()
+        return inner is not None and inner.weight is embeddings.weight
+
+
+def first_factor(name: str, shape: tuple[int, ...], factor: str, config: SubLoRAConfig) -> Tensor:
+    """Return where a factor starts: B at zero, A uniform in ±1/√in as LoRA's, from the seed."""
+    if factor == "B":
+        return torch.zeros(shape)
+    draws = BitStream(config.projection_seed, "start", name).uniform(*shape)
+    return torch.from_numpy((2 * draws - 1) / math.sqrt(shape[1])).float()
+
+
+register(PEFT_TYPE, SubLoRAConfig, SubLoRAModel)

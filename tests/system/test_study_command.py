@@ -1,0 +1,50 @@
+"""The command line of studies: documented words are accepted, mistakes end in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from hylorada.cli import COMMANDS, main
+from hylorada.cli.command import parsed
+
+DOCUMENTED = (
+    "bucketing --epochs 1 --num_train 500 --num_val 100 --num_landmarks 8 --seeds 42 123 456"
+)
+
+
+@pytest.mark.parametrize("words", [DOCUMENTED, DOCUMENTED.replace("num_", "num-")])
+def test_the_documented_command_is_accepted_verbatim(words: str) -> None:
+    options = parsed("compare", COMMANDS["compare"], words.split())
+    assert (options.study, options.epochs, options.num_train) == ("bucketing", 1.0, 500)
+    assert (options.num_val, options.num_landmarks) == (100, 8)
+    assert list(options.seeds) == [42, 123, 456]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lanmarks", "unknown study 'lanmarks'; did you mean 'landmarks'?"),
+        ("landmarks --designs sharde", "unknown design 'sharde'; did you mean 'shared'?"),
+        ("landmarks --engine rai", "unknown engine 'rai'; did you mean 'ray'?"),
+        ("landmarks --data nowhere/at/all", "nowhere/at/all"),
+        ("landmarks --model nowhere/at/all/", "nowhere/at/all"),
+        ("landmarks --seeds 1 1", "seeds must be given and differ"),
+        ("landmarks --num_train 0", "num_train must be at least 1; got 0"),
+        ("landmarks --ledger nowhere://runs", "storage that fsspec knows"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_code_2_and_leaves_nothing(
+    words: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
+    assert main(["compare", *words.split(), "--cpu"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
+    assert not (tmp_path / "studies").exists()
+    assert not (tmp_path / "runs").exists()

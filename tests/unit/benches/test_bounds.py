@@ -1,0 +1,132 @@
+"""What a certificate costs, measured small."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from hylorada.benches import bounds
+from hylorada.benches.adapters import SMALL_GPT2, build
+from hylorada.benches.bounds import (
+    AGAIN,
+    BARE,
+    RISK,
+    Reading,
+    bounds_tables,
+    measure_bounds,
+    measure_levels,
+    surroundings,
+)
+from hylorada.errors import SpecError
+
+TINY = replace(
+    SMALL_GPT2, name="GPT-2 1x16", layers=1, width=16, heads=2, vocabulary=50, batch=1, length=8
+)
+READING = Reading(shape=TINY, documents=3, tokens_each=11, corpus=40)
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return measure_bounds(2, reading=READING, document_counts=(7,), token_counts=(1, 90))
+
+
+def test_long_documents_are_read_in_two_windows_of_the_context(result: dict[str, Any]) -> None:
+    # Eleven tokens at a context of eight: 0..8 and 3..11, for each of three documents.
+    assert result["reading"]["tokens_read"] == 3 * 2 * 8
+
+
+def test_a_speed_is_tokens_over_the_median_seconds(result: dict[str, Any]) -> None:
+    passes = result["reading"]["passes"]
+    assert list(passes) == [BARE, AGAIN, RISK]
+    for row in passes.values():
+        assert len(row["seconds"]) == len(row["processor_seconds"]) == 2
+        assert row["tokens_per_second"] == pytest.approx(48 / np.median(row["seconds"]))
+
+
+def test_speeds_are_told_beside_the_bare_forward(result: dict[str, Any]) -> None:
+    passes = result["reading"]["passes"]
+    assert passes[BARE]["speed"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    quotients = np.array(passes[RISK]["seconds"]) / np.array(passes[BARE]["seconds"])
+    speed = passes[RISK]["speed"]
+    assert speed["value"] == pytest.approx(1 / np.median(quotients))
+    assert speed["low"] <= speed["value"] <= speed["high"]
+
+
+def test_a_corpus_that_fits_the_time_is_read_whole(result: dict[str, Any]) -> None:
+    whole = result["reading"]["whole_corpus"]
+    assert whole["measured_documents"] == whole["documents"] == 40
+    assert whole["seconds"] == whole["measured_seconds"] > 0
+
+
+def test_a_corpus_beyond_the_time_is_extrapolated() -> None:
+    model = build(TINY, torch.float32, "cpu").eval()
+    spec = bounds.RiskSpec(max_length=8)
+    # Eight seconds each leave time for two documents out of forty.
+    whole = bounds._whole_corpus(model, READING, spec, 8.0)
+    assert whole is not None
+    assert whole["measured_documents"] == 2
+    assert whole["seconds"] == pytest.approx(20 * whole["measured_seconds"])
+
+
+def test_without_a_corpus_nothing_is_extrapolated() -> None:
+    model = build(TINY, torch.float32, "cpu").eval()
+    reading = replace(READING, corpus=0)
+    assert bounds._whole_corpus(model, reading, bounds.RiskSpec(max_length=8), 1.0) is None
+
+
+def test_the_bare_pass_gets_what_the_risk_pass_reads() -> None:
+    store = bounds._random_store(READING, 3)
+    (batch,) = bounds._batches(store, bounds.RiskSpec(max_length=8), "cpu")
+    tokens = torch.from_numpy(store.tokens.astype(np.int64)).view(3, 11)
+    rows = [tokens[index, start : start + 8] for index in range(3) for start in (0, 3)]
+    assert batch.shape == (6, 8)
+    assert {tuple(row.tolist()) for row in batch} == {tuple(row.tolist()) for row in rows}
+
+
+def test_both_levels_are_timed_at_every_count() -> None:
+    rows = measure_levels((2, 30), (1,), rounds=3)
+    assert [(row["level"], row["values"]) for row in rows] == [
+        ("document", 2),
+        ("document", 30),
+        ("token", 1),
+    ]
+    for row in rows:
+        assert len(row["seconds"]) == 3
+        assert row["median_seconds"] == sorted(row["seconds"])[1] > 0
+
+
+def test_the_result_names_machine_and_versions(result: dict[str, Any]) -> None:
+    for key, value in surroundings("cpu").items():
+        assert result[key] == value
+    assert result["device"] == "CPU"
+    assert result["versions"]["torch"] == torch.__version__
+
+
+def test_the_bench_becomes_two_tables_and_a_sentence(result: dict[str, Any]) -> None:
+    console = Console(width=120, record=True)
+    for table in bounds_tables(result):
+        console.print(table)
+    text = console.export_text()
+    assert "Reading 3 documents of 11 tokens: GPT-2 1x16, float32, CPU" in text
+    assert "40 such documents: " in text
+    assert all(word in text for word in (RISK, BARE, "document", "token", "values/s"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"documents": 0}, "documents must be at least 1; got 0"),
+        ({"tokens_each": 1}, "tokens_each must be at least 2; got 1"),
+    ],
+)
+def test_a_reading_needs_something_to_read(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        replace(READING, **changes)
+
+
+def test_a_bench_needs_rounds() -> None:
+    with pytest.raises(SpecError, match="rounds must be at least 1; got 0"):
+        measure_bounds(0)
