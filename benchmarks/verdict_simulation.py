@@ -5,7 +5,7 @@
 Null studies: no arm has any effect; noise is equal, unequal, heavy-tailed, shared by look-alike
 arms, or comes from the test documents. Counted are studies with any arm wrongly said to help, and
 studies whose intervals all contain the truth. Then the same with true effects, and the power that
-`hylorada.evaluation.power` states against the share of labels in independently drawn studies.
+`hylorada.verdicts.power` states against the share of labels in independently drawn studies.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import scipy
 from scipy.special import stdtrit
 from scipy.stats import nct
 
-from hylorada.evaluation.labels import HELPS, MEANINGS, VerdictSpec, effect_nats, gain_percent
-from hylorada.evaluation.labels import labels as labels_of
-from hylorada.evaluation.power import judged_ends, judged_labels, power
-from hylorada.evaluation.spread import pool
-from hylorada.evaluation.verdicts import Arm, judge
+from hylorada.verdicts import Arm, judge
+from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec, effect_nats, gain_percent
+from hylorada.verdicts.labels import labels as labels_of
+from hylorada.verdicts.power import judged_ends, judged_labels, power
+from hylorada.verdicts.spread import pool
 
 SPEC = VerdictSpec()
 SEEDS = (3, 5, 8)

@@ -27,7 +27,7 @@ from hylorada.benches.timing import Ratio, Times, interleave, race, ratios, requ
 from hylorada.bounds.relative import relative_gain, relative_gain_of_tokens
 from hylorada.errors import SpecError
 from hylorada.evaluation.risk import BATCH_TOKENS, RiskSpec, countable_documents, token_risks
-from hylorada.evaluation.stretches import stretches
+from hylorada.evaluation.stretches import Stretches, stretches
 from hylorada.text.store import TokenStore
 from hylorada.units import Bits, nats_from_bits
 
@@ -75,7 +75,7 @@ ON_CUDA = Reading(
 
 
 def measure_bounds(
-    rounds: int = 7,
+    rounds: int = 15,
     *,
     reading: Reading | None = None,
     document_counts: Sequence[int] = DOCUMENT_COUNTS,
@@ -124,14 +124,17 @@ def measure_reading(reading: Reading, *, device: str, rounds: int) -> dict[str, 
     model = build(reading.shape, getattr(torch, reading.dtype), device).eval()
     store = _random_store(reading, reading.documents)
     spec = RiskSpec(max_length=reading.shape.length)
-    batches = _batches(store, spec, device)
+    rows = stretches(
+        store, countable_documents(store), max_length=spec.max_length, stride=spec.window_stride
+    )
+    batches = _batches(rows, store, spec, device)
     actions: dict[str, Callable[[], None]] = {
         BARE: partial(_forward, model, batches),
         AGAIN: partial(_forward, model, batches),
         RISK: partial(_read, model, store, spec),
     }
     times = race(actions, rounds=rounds, warmups=1, seed=SEED)
-    tokens = sum(batch.numel() for batch in batches)
+    tokens = int(rows.lengths.sum())
     seconds_each = statistics.median(times[RISK].wall) / reading.documents
     return {
         **asdict(reading),
@@ -206,11 +209,8 @@ def _random_store(reading: Reading, documents: int) -> TokenStore:
     )
 
 
-def _batches(store: TokenStore, spec: RiskSpec, device: str) -> list[Tensor]:
-    """Return the batches that the risk pass forms of these documents, on the device."""
-    rows = stretches(
-        store, countable_documents(store), max_length=spec.max_length, stride=spec.window_stride
-    )
+def _batches(rows: Stretches, store: TokenStore, spec: RiskSpec, device: str) -> list[Tensor]:
+    """Return the batches that the risk pass forms of these rows, on the device."""
     return [
         batch.padded(store)[0].to(device)
         for shard in rows.shards(spec.shard_tokens)

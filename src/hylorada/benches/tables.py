@@ -13,13 +13,9 @@ def adapter_tables(result: dict[str, Any]) -> Iterator[Table]:
         if run.get("dropout"):
             details.append(f"dropout {run['dropout']}")
         table = Table(title=f"{run['what']}: {', '.join(details)}", title_justify="left")
-        table.add_column("method")
-        table.add_column("time / PEFT LoRA", justify="right")
-        table.add_column("95 % interval", justify="right")
-        table.add_column("processor time", justify="right")
-        table.add_column("95 % interval", justify="right")
-        table.add_column("least of it", justify="right")
-        table.add_column("memory / PEFT LoRA", justify="right")
+        table.add_column("over PEFT LoRA")
+        for heading in ("time", "95 %", "processor time", "95 %", "least of it", "memory"):
+            table.add_column(heading, justify="right")
         for name, row in run["methods"].items():
             memory = f"{row['memory']:.3f}" if "memory" in row else ""
             times = (*_ratio(row["time"]), *_ratio(row["processor_time"]))
@@ -28,4 +24,4 @@ def adapter_tables(result: dict[str, Any]) -> Iterator[Table]:
 
 
 def _ratio(ratio: dict[str, float]) -> tuple[str, str]:
-    return f"{ratio['value']:.3f}", f"[{ratio['low']:.3f}, {ratio['high']:.3f}]"
+    return f"{ratio['value']:.3f}", f"{ratio['low']:.2f}–{ratio['high']:.2f}"

@@ -63,7 +63,7 @@ BENCHES = {
     ),
     "bounds": Bench(
         "reading documents for a certificate beside a bare forward pass, and the bounds alone",
-        7,
+        15,
         _bounds,
     ),
     "coder": Bench("symbols a second, and bits beside the ideal and the published code", 5, _coder),

@@ -22,6 +22,6 @@ def write_json(result: dict[str, Any], target: str | None) -> None:
     if target == "-":
         print(text)
     elif target is not None:
-        from hylorada.training.checkpoints import write_atomically
+        from hylorada.files import write_atomically
 
         write_atomically(Path(target), text + "\n")

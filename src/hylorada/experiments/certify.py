@@ -20,8 +20,8 @@ from hylorada.experiments.measuring import (
     reading_of,
     text_of,
 )
+from hylorada.files import write_atomically
 from hylorada.text.store import TokenStore
-from hylorada.training.checkpoints import write_atomically
 
 PACKAGES = ("hylorada", "torch", "transformers", "peft", "numpy", "constriction")
 # The source that decides what a file decodes to, what is measured and what is bounded.

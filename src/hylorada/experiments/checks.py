@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hylorada.evaluation.verdicts import Verdict
 from hylorada.experiments.records import ArmRecord, RunRecord
+from hylorada.verdicts import Verdict
 
 # A tenth of the smallest gain that a verdict names.
 SAME_PERCENT = 0.05

@@ -19,7 +19,7 @@ from hylorada.compression.quantise import exact, fitted, kmeans, uniform
 from hylorada.compression.search import least_bits
 from hylorada.errors import CodecError, SpecError
 from hylorada.experiments.subject import model_section
-from hylorada.training.checkpoints import PARTIAL, flush, written_atomically
+from hylorada.files import write_atomically, written_atomically
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -79,7 +79,7 @@ def compress(source: str, out: Path, spec: CompressionSpec) -> dict[str, Any]:
     adapter = load_adapter(source)
     message = message_of(adapter, spec)
     data = message.to_bytes()
-    _write(out, data)
+    write_atomically(out, data)
     squares = float(np.sum(adapter.vector.astype(np.float64) ** 2))
     lost = float(np.sum((message.quantised.values - adapter.vector.astype(np.float64)) ** 2))
     return describe(message) | {
@@ -232,12 +232,3 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
         return {name: tensor.float().numpy() for name, tensor in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise SpecError(f"{path} must hold the adapter's weights; it cannot be read") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that is at every moment either the old one or the new one."""
-    partial = path.with_name(PARTIAL + path.name)
-    partial.write_bytes(data)
-    flush(partial)
-    partial.replace(path)
-    flush(path.parent)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hylorada.evaluation.verdicts import Arm, Judgement, Verdict, judge
 from hylorada.experiments.plan import Contrast, Plan
 from hylorada.experiments.records import ArmRecord, paired_error
+from hylorada.verdicts import Arm, Judgement, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

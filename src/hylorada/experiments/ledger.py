@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from hylorada.errors import SpecError
 from hylorada.experiments.pipeline import Address
-from hylorada.training.checkpoints import write_atomically
+from hylorada.files import write_atomically
 
 FAILURE, CLAIM = "failure.json", ".claim"
 State = Literal["finished", "running", "failed", "interrupted", "absent"]

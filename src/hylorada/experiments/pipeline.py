@@ -41,10 +41,10 @@ from hylorada.experiments.inspection import (
 )
 from hylorada.experiments.kept import Kept, reusable, tokenising
 from hylorada.experiments.run import ADAPTER, CHECKPOINTS, RESULT, identify, run
+from hylorada.files import write_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.text.batches import IGNORED
 from hylorada.text.store import require_disjoint
-from hylorada.training.checkpoints import write_atomically
 
 SCHEMA = 1
 STATIONS = ("train", "evaluate", "inspect", "result")

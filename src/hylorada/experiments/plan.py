@@ -15,10 +15,10 @@ from typing import Any
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.metrics import EvaluationSpec
-from hylorada.evaluation.verdicts import VerdictSpec
 from hylorada.experiments.config import TrainConfig
 from hylorada.experiments.run import deciding_settings
-from hylorada.training.checkpoints import write_atomically
+from hylorada.files import write_atomically
+from hylorada.verdicts import VerdictSpec
 
 PLAN = "plan.json"
 SCHEMA = 1

@@ -29,10 +29,10 @@ from hylorada.experiments.assembly import (
     training_spec,
 )
 from hylorada.experiments.config import TrainConfig
+from hylorada.files import write_atomically, written_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import derived_seed
 from hylorada.subspace.trace import subspace_callbacks
-from hylorada.training.checkpoints import write_atomically, written_atomically
 from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainer import train, validation_loss
 
@@ -46,6 +46,7 @@ CONFIG, ENVIRONMENT, METRICS, RESULT = (
 ADAPTER, CHECKPOINTS, LOCK = "adapter", "checkpoints", ".lock"
 PACKAGES = ("hylorada", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
 ROOMS = (
+    "files.py",
     "seeds.py",
     "text/*.py",
     "models/*.py",

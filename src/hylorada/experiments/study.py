@@ -38,8 +38,8 @@ from hylorada.experiments.tuning import (
     with_losses,
     with_rates,
 )
+from hylorada.files import write_atomically
 from hylorada.models.pretrained import load_tokenizer
-from hylorada.training.checkpoints import write_atomically
 from hylorada.training.optimisation import OptimisationSpec
 
 STUDY = "study.json"

@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from hylorada.evaluation.statistics import params_per_percent
-from hylorada.evaluation.verdicts import Verdict
 from hylorada.experiments.judging import Findings
 from hylorada.experiments.plan import Plan, Registration
 from hylorada.experiments.records import ArmRecord, RunRecord
+from hylorada.verdicts import Verdict
 
 SCHEMA = 1
 AT_LENGTH = " @ "  # as the arms of the length study are named

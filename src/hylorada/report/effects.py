@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
-from hylorada.evaluation.labels import VerdictSpec
 from hylorada.report import wording
 from hylorada.report.canvas import COLOURS, Caption, Sheet
 from hylorada.report.marks import baseline_of, ends, finite, strokes
 from hylorada.report.scales import extent, few_ticks
+from hylorada.verdicts.labels import VerdictSpec
 
 REACH = 3.0  # an interval is cut where it leaves this many times the largest effect
 

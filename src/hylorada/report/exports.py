@@ -5,8 +5,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+from hylorada.files import write_atomically
 from hylorada.report.tables import Spread, Table
-from hylorada.training.checkpoints import write_atomically
 
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -11,11 +11,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from hylorada.errors import SpecError
+from hylorada.files import write_atomically
 from hylorada.report import canvas, exports, plots, wording
 from hylorada.report.effects import thresholds
 from hylorada.report.reading import Study, checked, load
 from hylorada.report.tables import Table, tables_of
-from hylorada.training.checkpoints import write_atomically
 
 NAMES = {
     "length": "context, tokens",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from hylorada.evaluation.labels import MEANINGS
+from hylorada.verdicts.labels import MEANINGS
 
 NOTHING = "–"
 SPACE = "\u00a0"  # keeps a number and its unit on one line

@@ -15,9 +15,10 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hylorada.errors import RunError
+from hylorada.files import written_atomically
 from hylorada.seeds import generator
 from hylorada.training.audit import AuditCallback
-from hylorada.training.checkpoints import PREFIX, prune, written_atomically
+from hylorada.training.checkpoints import PREFIX, prune
 from hylorada.training.continuation import (
     PAYLOAD,
     load_parameters,

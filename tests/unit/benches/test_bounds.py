@@ -18,9 +18,11 @@ from hylorada.benches.bounds import (
     bounds_tables,
     measure_bounds,
     measure_levels,
+    measure_reading,
     surroundings,
 )
 from hylorada.errors import SpecError
+from hylorada.evaluation.targets import TargetReader
 
 TINY = replace(
     SMALL_GPT2, name="GPT-2 1x16", layers=1, width=16, heads=2, vocabulary=50, batch=1, length=8
@@ -34,8 +36,8 @@ def result() -> dict[str, Any]:
 
 
 def test_long_documents_are_read_in_two_windows_of_the_context(result: dict[str, Any]) -> None:
-    # Eleven tokens at a context of eight: 0..8 and 3..11, for each of three documents.
-    assert result["reading"]["tokens_read"] == 3 * 2 * 8
+    # Eleven tokens at a context of eight: 0..8 and 4..11, for each of three documents.
+    assert result["reading"]["tokens_read"] == 3 * (8 + 7)
 
 
 def test_a_speed_is_tokens_over_the_median_seconds(result: dict[str, Any]) -> None:
@@ -43,7 +45,7 @@ def test_a_speed_is_tokens_over_the_median_seconds(result: dict[str, Any]) -> No
     assert list(passes) == [BARE, AGAIN, RISK]
     for row in passes.values():
         assert len(row["seconds"]) == len(row["processor_seconds"]) == 2
-        assert row["tokens_per_second"] == pytest.approx(48 / np.median(row["seconds"]))
+        assert row["tokens_per_second"] == pytest.approx(45 / np.median(row["seconds"]))
 
 
 def test_speeds_are_told_beside_the_bare_forward(result: dict[str, Any]) -> None:
@@ -77,13 +79,30 @@ def test_without_a_corpus_nothing_is_extrapolated() -> None:
     assert bounds._whole_corpus(model, reading, bounds.RiskSpec(max_length=8), 1.0) is None
 
 
-def test_the_bare_pass_gets_what_the_risk_pass_reads() -> None:
-    store = bounds._random_store(READING, 3)
-    (batch,) = bounds._batches(store, bounds.RiskSpec(max_length=8), "cpu")
-    tokens = torch.from_numpy(store.tokens.astype(np.int64)).view(3, 11)
-    rows = [tokens[index, start : start + 8] for index in range(3) for start in (0, 3)]
-    assert batch.shape == (6, 8)
-    assert {tuple(row.tolist()) for row in batch} == {tuple(row.tolist()) for row in rows}
+def test_the_bare_pass_gets_the_batches_of_the_risk_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, list[torch.Tensor]] = {BARE: [], RISK: []}
+    read = TargetReader.read
+
+    def bare(model: object, batches: list[torch.Tensor]) -> None:
+        given[BARE] = batches
+
+    def watched(
+        reader: TargetReader, input_ids: torch.Tensor, places: torch.Tensor, *, ranked: bool
+    ) -> object:
+        given[RISK].append(input_ids)
+        return read(reader, input_ids, places, ranked=ranked)
+
+    monkeypatch.setattr(bounds, "_forward", bare)
+    monkeypatch.setattr(TargetReader, "read", watched)
+    # Rows of 512 tokens: eight make a batch, so nine documents make two.
+    shape = replace(TINY, length=512)
+    reading = Reading(shape=shape, documents=9, tokens_each=512)
+    measure_reading(reading, device="cpu", rounds=1)
+    assert [tuple(batch.shape) for batch in given[BARE]] == [(8, 512), (1, 512)]
+    # A warm-up and a round.
+    assert len(given[RISK]) == 4
+    for first, second in zip(2 * given[BARE], given[RISK], strict=True):
+        assert torch.equal(first, second)
 
 
 def test_both_levels_are_timed_at_every_count() -> None:

@@ -22,10 +22,10 @@ from hylorada.errors import SpecError
 
 GROWTH = Growth(
     shape=replace(
-        SMALL_LLAMA, name="Llama 2x16", layers=2, width=16, heads=2, vocabulary=512, batch=1
+        SMALL_LLAMA, name="Llama 2x16", layers=2, width=16, heads=2, vocabulary=1024, batch=1
     ),
     lengths=(16, 32, 64),
-    chunk_tokens=4,
+    chunk_tokens=2,
 )
 
 
@@ -92,7 +92,7 @@ def test_memory_grows_along_a_line(result: dict[str, Any]) -> None:
 def test_the_whole_loss_needs_the_logits_of_every_token(result: dict[str, Any]) -> None:
     # At least the logits and their gradient, four bytes each.
     for length, peak in zip(GROWTH.lengths, bytes_of(result, WHOLE), strict=True):
-        assert peak >= 2 * 4 * 512 * length
+        assert peak >= 2 * 4 * 1024 * length
 
 
 def test_chunks_need_less_and_grow_more_slowly(result: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def test_the_bench_becomes_two_tables(result: dict[str, Any]) -> None:
     for table in long_context_tables(result):
         console.print(table)
     text = console.export_text()
-    assert "A training step: Llama 2x16, float32, CPU, chunks of 4 tokens" in text
+    assert "A training step: Llama 2x16, float32, CPU, chunks of 2 tokens" in text
     slope = 1024 * result["lines"][WHOLE]["bytes_per_token"] / 2**20
     assert f"{slope:.2f}" in text
 

@@ -19,7 +19,7 @@ TIMES = {
     "processor_time": {"value": 1.0, "low": 0.9, "high": 1.05},
     "least_processor_time": 0.98,
 }
-CELLS = ["DoRA", "1.234", "[1.100, 1.400]", "1.000", "[0.900, 1.050]", "0.980"]
+CELLS = ["DoRA", "1.234", "1.10–1.40", "1.000", "0.90–1.05", "0.980"]
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from hylorada.evaluation.verdicts import Arm, judge
 from hylorada.experiments.checks import (
     adapters_are_float32,
     best_rates_are_inside,
@@ -21,6 +20,7 @@ from hylorada.experiments.pipeline import Address
 from hylorada.experiments.plan import ArmPlan
 from hylorada.experiments.records import ArmRecord, RunRecord
 from hylorada.experiments.studies import baseline
+from hylorada.verdicts import Arm, judge
 
 
 def record(seed: int = 1, loss: float = 3.0, **measured: Any) -> RunRecord:

@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hylorada.training.checkpoints import (
-    MANIFEST,
-    checkpoints,
-    is_intact,
-    last_intact,
-    prune,
-    write_atomically,
-    written_atomically,
-)
+from hylorada.files import MANIFEST, is_intact, write_atomically, written_atomically
+from hylorada.training.checkpoints import checkpoints, last_intact, prune
 
 
 def write(folder: Path, step: int, content: str = "weights") -> Path:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.labels import MEANINGS, VerdictSpec, effect_nats, gain_percent, labels
-from hylorada.evaluation.simultaneous import Ends, simultaneous_ends
-from hylorada.evaluation.spread import Spread, pool, spread
+from hylorada.verdicts.labels import MEANINGS, VerdictSpec, effect_nats, gain_percent, labels
+from hylorada.verdicts.simultaneous import Ends, simultaneous_ends
+from hylorada.verdicts.spread import Spread, pool, spread
 
 MOST_SEEDS = 10_000
 

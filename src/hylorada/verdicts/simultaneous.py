@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from hylorada.evaluation.spread import Spread
+from hylorada.verdicts.spread import Spread
 
 KEPT = 0.2  # Share of its error probability that a settled arm keeps to bound its own effect.
 

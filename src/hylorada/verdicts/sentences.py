@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from hylorada.evaluation.judgements import Comparison, Verdict
-from hylorada.evaluation.labels import HELPS, VerdictSpec
 from hylorada.evaluation.statistics import Estimate
+from hylorada.verdicts.judgements import Comparison, Verdict
+from hylorada.verdicts.labels import HELPS, VerdictSpec
 
 OUTCOMES = {
     "A": "a strong gain",

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hylorada.evaluation.arms import Arm, PairedArms
-from hylorada.evaluation.judgements import Comparison
-from hylorada.evaluation.labels import gain_estimate
-from hylorada.evaluation.sentences import comparison_sentence
-from hylorada.evaluation.spread import Pool, spread
 from hylorada.evaluation.statistics import Estimate
+from hylorada.verdicts.arms import Arm, PairedArms
+from hylorada.verdicts.judgements import Comparison
+from hylorada.verdicts.labels import gain_estimate
+from hylorada.verdicts.sentences import comparison_sentence
+from hylorada.verdicts.spread import Pool, spread
 
 
 def compare_with_controls(

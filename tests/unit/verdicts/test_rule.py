@@ -11,10 +11,10 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.labels import VerdictSpec, effect_nats, gain_percent, labels
-from hylorada.evaluation.power import judged_ends, judged_labels, power
-from hylorada.evaluation.simultaneous import simultaneous_ends
-from hylorada.evaluation.spread import Pool, Spread, pool, spread
+from hylorada.verdicts.labels import VerdictSpec, effect_nats, gain_percent, labels
+from hylorada.verdicts.power import judged_ends, judged_labels, power
+from hylorada.verdicts.simultaneous import simultaneous_ends
+from hylorada.verdicts.spread import Pool, Spread, pool, spread
 
 SPEC = VerdictSpec()
 STUDIES = 600

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hylorada.evaluation.verdicts import Arm, Judgement, judge
+from hylorada.verdicts import Arm, Judgement, judge
 
 BASE = (3.0, 3.1, 2.9)
 NOISE = {

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hylorada.evaluation.arms import Arm, PairedArms, paired_arms
-from hylorada.evaluation.comparisons import compare_with_controls, explaining
-from hylorada.evaluation.judgements import Comparison, Judgement, Verdict
-from hylorada.evaluation.labels import (
+from hylorada.evaluation.statistics import Estimate
+from hylorada.verdicts.arms import Arm, PairedArms, paired_arms
+from hylorada.verdicts.comparisons import compare_with_controls, explaining
+from hylorada.verdicts.judgements import Comparison, Judgement, Verdict
+from hylorada.verdicts.labels import (
     HELPS,
     MEANINGS,
     VerdictSpec,
@@ -16,13 +17,10 @@ from hylorada.evaluation.labels import (
     labels,
     point_scenario,
 )
-from hylorada.evaluation.power import further_seeds, study_ends
-from hylorada.evaluation.sentences import arm_sentence, study_sentences
-from hylorada.evaluation.simultaneous import Ends
-from hylorada.evaluation.spread import Pool, Spread, pool, spread
-from hylorada.evaluation.statistics import Estimate
-
-__all__ = ["Arm", "Comparison", "Judgement", "Verdict", "VerdictSpec", "judge"]
+from hylorada.verdicts.power import further_seeds, study_ends
+from hylorada.verdicts.sentences import arm_sentence, study_sentences
+from hylorada.verdicts.simultaneous import Ends
+from hylorada.verdicts.spread import Pool, Spread, pool, spread
 
 ONE_SEED = "one seed has no spread, run at least three"
 NO_SPREAD = "every seed gave the same difference, so its spread is unknown"

@@ -1,0 +1,75 @@
+"""Files that survive a kill: complete or absent, and checked before they are believed."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+PARTIAL = ".partial-"
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file that is at every moment either the old one or the new one."""
+    partial = path.with_name(PARTIAL + path.name)
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    flush(partial)
+    partial.replace(path)
+    flush(path.parent)
+
+
+@contextmanager
+def written_atomically(target: Path) -> Iterator[Path]:
+    """Yield a folder to fill; it appears as `target`, checksummed and on disk, when the block ends.
+
+    A process that dies inside leaves `target` as it was.
+    """
+    partial = target.with_name(PARTIAL + target.name)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    seal(partial)
+    if target.exists():
+        shutil.rmtree(target)
+    partial.rename(target)
+    flush(target.parent)
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest of sizes and digests, then force every file to disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {str(path.relative_to(folder)): fingerprint(path) for path in files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    for path in (*files, folder / MANIFEST, folder):
+        flush(path)
+
+
+def is_intact(folder: Path) -> bool:
+    """Return whether every file is there and unchanged since it was sealed."""
+    try:
+        manifest: dict[str, str] = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return False
+    return all(
+        (folder / name).is_file() and fingerprint(folder / name) == digest
+        for name, digest in manifest.items()
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Return the size in bytes and the SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{path.stat().st_size}:{digest}"
+
+
+def flush(path: Path) -> None:
+    """Force a file's contents, or a folder's entries, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
