@@ -3,6 +3,7 @@
 Every method sits on its own copy of one model; all copies are timed in one interleaved run.
 """
 
+import gc
 import os
 import platform
 import statistics
@@ -201,6 +202,7 @@ def measure_steps(
     tokens = torch.randint(
         shape.vocabulary, (shape.batch, shape.length), generator=generator(SEED, "tokens")
     ).to(device)
+    gc.collect()  # adapted models refer to themselves: without this those of the last table stay
     models = {
         name: _adapted(build(shape, dtype, device), config).train()
         for name, config in chosen.items()
@@ -241,6 +243,7 @@ def measure_decoding(
     """Return the time of decoding `tokens` tokens with a cache, all linear layers adapted."""
     configs = methods(build(shape, dtype, "meta"), "all", 0.0)
     names = (REFERENCE, "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
+    gc.collect()
     models = {name: _adapted(build(shape, dtype, device), configs[name]).eval() for name in names}
     prompt = torch.randint(3, shape.vocabulary, (1, 16), generator=generator(SEED, "prompt")).to(
         device

@@ -110,7 +110,8 @@ def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None
     ) -> Any:
         if labels is None:
             return original(*args, **inputs)
-        inputs.pop("return_dict", None)
+        for decided in ("return_dict", "use_cache"):
+            inputs.pop(decided, None)
         states = parts.decoder(*args, **inputs, use_cache=False, return_dict=True).last_hidden_state
         loss = chunked_cross_entropy(
             states,
