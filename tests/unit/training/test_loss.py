@@ -202,6 +202,13 @@ def test_without_labels_the_model_still_returns_logits() -> None:
     torch.testing.assert_close(inside, model(tokens).logits)
 
 
+def test_a_caller_may_say_that_it_wants_no_cache() -> None:
+    model = small("llama")
+    with chunked_loss(model):
+        said, unsaid = model(**batch(), use_cache=False).loss, model(**batch()).loss
+    assert torch.equal(said, unsaid)
+
+
 def test_the_model_is_as_before_after_the_block() -> None:
     model = small("llama")
     with chunked_loss(model):

@@ -274,6 +274,25 @@ def test_a_gradient_that_is_no_number_names_its_parameter(tmp_path: Path) -> Non
     assert "precision float32 instead of autocast" in str(error.value)
 
 
+class Seen(TrainerCallback):
+    """Sees whether deterministic kernels are asked for while training."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_kernels_are_asked_for_while_training_only(
+    wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    seen = Seen()
+    spec = replace(SPEC, deterministic=wanted)
+    train(adapted(), Counting(), training=spec, folder=tmp_path, callbacks=[seen])
+    assert seen.deterministic is wanted
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_autocast_and_checkpointing_train(tmp_path: Path) -> None:
     spec = replace(SPEC, precision="autocast", gradient_checkpointing=True, epochs=1)
     outcome = train(adapted(), Counting(), training=spec, folder=tmp_path, valid_data=Counting(4))
