@@ -66,10 +66,11 @@ def test_the_study_is_in_its_file(study: dict[str, Any], root: Path) -> None:
 def test_the_file_has_every_part_that_a_page_reads(study: dict[str, Any]) -> None:
     assert study.keys() == {
         *("schema", "study", "title", "command", "sentences", "plan", "setting", "frozen"),
-        *("arms", "comparisons", "checks", "provenance"),
+        *("arms", "comparisons", "figures_data", "checks", "provenance"),
     }
     contract = {
-        *("name", "role", "description", "trainable_parameters", "added_parameters"),
+        *("name", "role", "baseline", "description"),
+        *("trainable_parameters", "added_parameters"),
         *("perplexity", "gain", "label", "meaning", "seeds_needed", "explained_by"),
         *("point_scenario", "sentence", "params_per_percent", "cost", "runs", "training_curve"),
         *("position_curve", "depth_curve", "boundaries", "gates", "tuning"),
