@@ -225,6 +225,9 @@ def test_every_length_has_a_verdict_of_its_own(root: Path, tmp_path: Path, here:
         *("rsLoRA @ 12", "bias @ 12", "rsLoRA @ 24", "bias @ 24", "A/A")
     ]
     assert all(arm(found, name)["label"] for name in ("bias @ 12", "bias @ 24"))
+    curve, *others = found["figures_data"]["gain_curves"]["curves"]
+    assert (curve["name"], [point["x"] for point in curve["points"]]) == ("bias", [12, 24])
+    assert others == []
     assert len(found["sentences"]) == 2
 
 
