@@ -161,12 +161,14 @@ def figures_data(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def study_table(study: dict[str, Any]) -> Table:
     """Return the table for a terminal: perplexity, change, parameters, time, price, verdict."""
     seeds = ", ".join(map(str, study["plan"]["seeds"]))
-    table = Table(box=SIMPLE, title=escape(f"{study['title']} (seeds {seeds})"))
-    table.title_justify = "left"
-    table.add_column("arm")
-    headings = ("PPL", "change [95 %]", "parameters", "time", "per 1 %", "verdict")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading != "verdict")
+    title = escape(f"{study['title']} (seeds {seeds})")
+    table = Table(
+        box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
+    )
+    table.add_column("arm", no_wrap=True)
+    for heading in ("PPL", "change [95 %]", "trained", "time", "per 1 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", min_width=len("inconclusive"))
     frozen = study["frozen"]["perplexity"]
     table.add_row("frozen", f"{frozen:.3f}", "", "0", "", "", "")
     for arm in study["arms"]:
@@ -196,9 +198,9 @@ def _cells(arm: dict[str, Any]) -> tuple[str, ...]:
         label += f" (explained by {', '.join(arm['explained_by'])})"
     return (
         f"{arm['perplexity']['value']:.3f}",
-        "" if arm["gain"] is None else change(arm["gain"]),
+        "" if arm["gain"] is None else change(arm["gain"]).replace(" [", "\n["),
         parameters,
-        "" if seconds is None else f"{seconds:.1f} s",
+        "" if seconds is None else f"{seconds:.0f} s",
         "" if price is None else f"{price:,.0f}",
         escape(label),
     )

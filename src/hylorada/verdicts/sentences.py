@@ -68,7 +68,7 @@ def study_sentences(
     judged = [verdict for verdict in verdicts if verdict.role == "candidate"]
     judged = judged or [verdict for verdict in verdicts if verdict.label is not None]
     helping = [verdict for verdict in judged if verdict.label in HELPS]
-    first = _finding(judged, helping)
+    first = _finding(judged, helping, spec)
     if failed:
         names = ", ".join(verdict.arm for verdict in failed)
         return first, f"Do not rely on it: the self-check {names} shows an effect where none is."
@@ -77,7 +77,7 @@ def study_sentences(
     return first, _outlook(judged, spec)
 
 
-def _finding(judged: Sequence[Verdict], helping: Sequence[Verdict]) -> str:
+def _finding(judged: Sequence[Verdict], helping: Sequence[Verdict], spec: VerdictSpec) -> str:
     if not judged:
         return "No arm was judged."
     if len(judged) == 1:
@@ -87,7 +87,8 @@ def _finding(judged: Sequence[Verdict], helping: Sequence[Verdict]) -> str:
     lead = "the largest gain" if helping else "the most promising"
     count = f"{len(helping)} of {len(judged)} {kind} lower perplexity"
     if not helping:
-        count = f"None of {len(judged)} {kind} is shown to lower perplexity"
+        least = f"{100 * spec.minimal:g} %"
+        count = f"None of {len(judged)} {kind} is shown to lower perplexity by {least} or more"
     return f"{count}; {lead} is {best.sentence.split('. ')[0].removesuffix('.')}."
 
 

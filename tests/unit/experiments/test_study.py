@@ -236,7 +236,7 @@ def test_the_table_has_perplexity_change_parameters_time_and_verdict(
 ) -> None:
     text = said(study)
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
-    assert all(heading in text for heading in ("PPL", "change", "parameters", "time", "per 1 %"))
+    assert all(heading in text for heading in ("PPL", "change", "trained", "time", "per 1 %"))
     assert "+16" in lines["bias"]
     assert f"{arm(study, 'bias')['perplexity']['value']:.3f}" in lines["bias"]
     assert text.count("learnable, boundaries of seed") == 2

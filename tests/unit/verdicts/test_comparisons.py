@@ -109,7 +109,9 @@ def test_several_candidates_are_counted_and_the_best_is_named() -> None:
 
 def test_candidates_without_effect_are_said_to_be_settled() -> None:
     judged = study(arm("landmarks", 0.0, "candidate"), arm("other", 0.0, "candidate"))
-    assert judged.sentences[0].startswith("None of 2 candidates is shown to lower perplexity")
+    assert judged.sentences[0].startswith(
+        "None of 2 candidates is shown to lower perplexity by 0.5 % or more"
+    )
     assert judged.sentences[1].startswith("Every arm was settled")
 
 
