@@ -16,10 +16,10 @@ from hylorada.adapters.dora import FastDora
 from hylorada.adapters.lora import FastLora, LowRankUpdate
 from hylorada.adapters.position_bias import PositionBias, PositionGain
 from hylorada.adapters.positions import PositionContext
-from hylorada.adapters.registration import adapter_keys, register
+from hylorada.adapters.registration import register, require_complete
 from hylorada.adapters.shared import LandmarkSites, SharedState
 from hylorada.adapters.sharing import SharedFactor, shared_key
-from hylorada.errors import CheckpointError, SpecError
+from hylorada.errors import SpecError
 from hylorada.models.anatomy import (
     Decoder,
     attention_projections,
@@ -288,14 +288,7 @@ class HyLoRADAModel(LoraModel):
         remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
             model=model, config=config, adapter_name=adapter_name, state_dict=state_dict
         )
-        missing = sorted(adapter_keys(model, adapter_name) - set(remapped))
-        unexpected = sorted(set(remapped) - set(model.state_dict()))
-        for kind, keys in (("lacks", missing), ("has unexpected", unexpected)):
-            if keys:
-                raise CheckpointError(
-                    f"the checkpoint {kind} {len(keys)} tensor(s), first {keys[0]!r}; "
-                    "load it with the configuration and base model it was saved with"
-                )
+        require_complete(model, adapter_name, remapped)
         return remapped
 
     # Merging

@@ -4,6 +4,7 @@
 `peft_type.value` in several places, so a real member is added. Tested with PEFT 0.21.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
@@ -13,6 +14,8 @@ from peft.tuners.tuners_utils import (
 )
 from peft.utils.peft_types import PeftType, register_peft_method
 from torch import nn
+
+from hylorada.errors import CheckpointError
 
 
 def add_peft_type(name: str) -> PeftType:
@@ -48,3 +51,15 @@ def adapter_keys(model: nn.Module, adapter_name: str) -> set[str]:
     """Return the keys of a model's state dict that hold this adapter's tensors."""
     prefixes = _get_tuner_state_dict_key_prefixes(model, adapter_name=adapter_name)
     return set(_filter_state_dict_by_key_prefixes(model.state_dict(), prefixes))
+
+
+def require_complete(model: nn.Module, adapter_name: str, stored: Collection[str]) -> None:
+    """Refuse a checkpoint with missing or unexpected tensors; PEFT drops them silently."""
+    missing = sorted(adapter_keys(model, adapter_name) - set(stored))
+    unexpected = sorted(set(stored) - set(model.state_dict()))
+    for kind, keys in (("lacks", missing), ("has unexpected", unexpected)):
+        if keys:
+            raise CheckpointError(
+                f"the checkpoint {kind} {len(keys)} tensor(s), first {keys[0]!r}; "
+                "load it with the configuration and base model it was saved with"
+            )

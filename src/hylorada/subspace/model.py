@@ -10,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hylorada.adapters.registration import adapter_keys, register
+from hylorada.adapters.registration import register, require_complete
 from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
 from hylorada.models.anatomy import attention_projections, find_decoder
 from hylorada.models.bits import BitStream
@@ -248,14 +248,7 @@ class SubLoRAModel(BaseTuner):
         remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
             model=model, config=config, adapter_name=adapter_name, state_dict=state_dict
         )
-        missing = sorted(adapter_keys(model, adapter_name) - set(remapped))
-        unexpected = sorted(set(remapped) - set(model.state_dict()))
-        for kind, keys in (("lacks", missing), ("has unexpected", unexpected)):
-            if keys:
-                raise CheckpointError(
-                    f"the checkpoint {kind} {len(keys)} tensor(s), first {keys[0]!r}; "
-                    "load it with the configuration and base model it was saved with"
-                )
+        require_complete(model, adapter_name, remapped)
         return remapped
 
     # Merging
