@@ -16,7 +16,8 @@ from hylorada.models.pretrained import load
 FOLDER = Path(__file__).parent / "adapter"
 LOGITS = "logits.safetensors"
 TEXT = "The Congress shall from time to time receive information of the state of the Union."
-TRAINING = """--adapter.method=sublora --sublora.intrinsic_dim=1000 --sublora.allocation_mode=learned
+TRAINING = """--adapter.method=sublora
+    --sublora.intrinsic_dim=1000 --sublora.allocation_mode=learned
     --data.length=128 --data.num_train=80 --data.num_val=4 --training.progress=false
     --optimisation.learning_rate=0.03 --training.cpu=true"""
 
