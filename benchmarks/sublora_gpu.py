@@ -40,7 +40,7 @@ from hylorada.subspace.projections import build_projection
 from hylorada.text.batches import PackedBlocks
 from hylorada.text.corpus import documents
 from hylorada.text.tokens import tokenise
-from hylorada.training import loss as training_loss
+from hylorada.training.compiling import compiled_blocks
 from hylorada.training.loss import chunked_loss
 
 TINY = Shape(
@@ -112,10 +112,6 @@ def share_of_peak(device: str, small: bool) -> dict[str, Any]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
-    for block in cast(Any, model).base_model.model.transformer.h:
-        block.compile(backend=backend)
-    # The cast to float32, the loss and its gradient in one pass over the logits.
-    training_loss._summed_loss = torch.compile(training_loss._summed_loss, backend=backend)
 
     def step() -> None:
         model(input_ids=tokens, labels=tokens).loss.backward()
@@ -123,7 +119,10 @@ def share_of_peak(device: str, small: bool) -> dict[str, Any]:
         optimizer.zero_grad()
 
     start = time.perf_counter()
-    with chunked_loss(model, chunk_tokens=pieces):
+    with (
+        compiled_blocks(model, backend=backend),
+        chunked_loss(model, chunk_tokens=pieces, compiled=not small),
+    ):
         step()
         synchronise(device)
         first = time.perf_counter() - start

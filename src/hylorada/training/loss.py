@@ -6,6 +6,7 @@ memory grows with time × hidden size instead of time × vocabulary, and nothing
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from hylorada.models.heads import split
 IGNORED = -100
 
 Head = Callable[[Tensor], Tensor]
+SummedLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class _PiecewiseCrossEntropy(torch.autograd.Function):
@@ -28,9 +30,15 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, labels: Tensor, head: Head, piece: int, *weights: Tensor
+        ctx: Any,
+        states: Tensor,
+        labels: Tensor,
+        head: Head,
+        summed: SummedLoss,
+        piece: int,
+        *weights: Tensor,
     ) -> Tensor:
-        wanted = [w for w, needed in zip(weights, ctx.needs_input_grad[4:], strict=True) if needed]
+        wanted = [w for w, needed in zip(weights, ctx.needs_input_grad[5:], strict=True) if needed]
         wants_states = ctx.needs_input_grad[0]
         total = torch.zeros((), dtype=_accurate(states.dtype), device=states.device)
         state_gradient = torch.empty_like(states) if wants_states else None
@@ -39,7 +47,7 @@ class _PiecewiseCrossEntropy(torch.autograd.Function):
             part = slice(start, start + piece)
             with torch.set_grad_enabled(wants_states or bool(wanted)):
                 rows = states[part].detach().requires_grad_(wants_states)
-                loss = _summed_loss(head(rows), labels[part])
+                loss = summed(head(rows), labels[part])
             total += loss.detach()
             sources = [rows, *wanted] if wants_states else wanted
             gradients = list(torch.autograd.grad(loss, sources)) if sources else []
@@ -66,6 +74,7 @@ def chunked_cross_entropy(
     weights: tuple[Tensor, ...] = (),
     items: Int[Tensor, ""] | int | None = None,
     chunk_tokens: int = 1024,
+    compiled: bool = False,
 ) -> Float[Tensor, ""]:
     """Return the loss of predicting `labels[t + 1]` from `states[t]`, in nats per token.
 
@@ -78,17 +87,21 @@ def chunked_cross_entropy(
         weights: The trainable tensors inside `head`, which receive gradients too.
         items: Divide by this count, over all batches of a step; None: the valid labels here.
         chunk_tokens: How many rows of logits exist at a time.
+        compiled: Cast, loss and gradient in one compiled pass over the logits.
     """
     shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:].reshape(-1)
     flat = states.reshape(-1, states.shape[-1])
     apply = cast(Callable[..., Tensor], _PiecewiseCrossEntropy.apply)
-    total = apply(flat, shifted, head, chunk_tokens, *weights)
+    summed = _compiled_loss() if compiled else summed_loss
+    total = apply(flat, shifted, head, summed, chunk_tokens, *weights)
     count = (shifted != IGNORED).sum() if items is None else items
     return total / count
 
 
 @contextmanager
-def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None]:
+def chunked_loss(
+    model: nn.Module, *, chunk_tokens: int = 1024, compiled: bool = False
+) -> Iterator[None]:
     """Make `model(..., labels=...)` compute its loss in chunks, without logits, inside the block.
 
     The change is made on the causal language model inside a PEFT or distributed wrapper, so hooks,
@@ -120,6 +133,7 @@ def chunked_loss(model: nn.Module, *, chunk_tokens: int = 1024) -> Iterator[None
             weights=_trainable_head(causal_lm),
             items=num_items_in_batch,
             chunk_tokens=chunk_tokens,
+            compiled=compiled,
         )
         return CausalLMOutputWithPast(loss=cast(FloatTensor, loss))
 
@@ -145,11 +159,17 @@ def _trainable_head(causal_lm: Any) -> tuple[Tensor, ...]:
     return tuple(weight for weight in output.parameters() if weight.requires_grad)
 
 
-def _summed_loss(
+def summed_loss(
     logits: Float[Tensor, "count vocab"], labels: Int[Tensor, " count"]
 ) -> Float[Tensor, ""]:
+    """Return the sum of the losses of all rows, in nats, computed in float32 at least."""
     logits = logits.to(_accurate(logits.dtype))
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+@cache
+def _compiled_loss() -> SummedLoss:
+    return cast(SummedLoss, torch.compile(summed_loss))
 
 
 def _accurate(dtype: torch.dtype) -> torch.dtype:

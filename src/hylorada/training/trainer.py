@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from hylorada.adapters.shifted_attention import use_shifted_attention
 from hylorada.errors import SpecError
 from hylorada.training.audit import AuditReport
 from hylorada.training.checkpoints import checkpoints, last_intact
+from hylorada.training.compiling import compiled_blocks
 from hylorada.training.continuation import load_parameters
 from hylorada.training.loop import AdapterTrainer, Collate
 from hylorada.training.loss import chunked_loss
@@ -80,6 +81,7 @@ def train(
         _repeatable(training.deterministic),
         _loss_in_chunks(model, training),
         _attention(model, training.shifted_group),
+        compiled_blocks(model) if training.compile else nullcontext(),
     ):
         output = trainer.train(resume_from_checkpoint=start)
         if trainer.best:
@@ -169,7 +171,9 @@ def _loss_in_chunks(model: nn.Module, training: TrainingSpec) -> Iterator[None]:
     with ExitStack() as stack:
         # The model is probed in the precision it will be trained in.
         with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
-            stack.enter_context(chunked_loss(model, chunk_tokens=training.chunk_tokens))
+            stack.enter_context(
+                chunked_loss(model, chunk_tokens=training.chunk_tokens, compiled=training.compile)
+            )
         yield
 
 
