@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from certificate_figure import draw_curve
 from peft import PeftModel
 
 from hylorada.bounds import (
@@ -86,7 +86,7 @@ def main() -> None:
     if chosen.job == "curve":
         draw_curve(chosen.out)
         return
-    results = measure_speed() if chosen.job == "speed" else certify_all(chosen)
+    results = iter([measure_speed()]) if chosen.job == "speed" else certify_all(chosen)
     name = "certificates" if chosen.job == "certify" else "certificate_speed"
     for result in results:  # one more file each time
         (chosen.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -115,7 +115,7 @@ def certify_all(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for file in chosen.files:
         decoded = attach(read_message(file), loaded, spec, sha256)
         adapted = {split: timed_pass(decoded.model, store, risk) for split, store in stores.items()}
-        entry = certified(file, decoded, stores, frozen, adapted, spec, chosen)
+        entry = certified(file, decoded, stores, frozen, adapted, spec, chosen.out, chosen.data)
         decoded.model.unload()
         result["files"].append(entry)
         print(json.dumps({key: entry[key] for key in ("file", "bits", "document", "token")}))
@@ -141,7 +141,8 @@ def certified(
     frozen: dict[str, tuple[TokenRisks, float]],
     adapted: dict[str, tuple[TokenRisks, float]],
     spec: CertifySpec,
-    chosen: argparse.Namespace,
+    out: Path,
+    data: str,
 ) -> dict[str, Any]:
     """Write both certificates of a file and return its line of the curve."""
     message = read_message(file)
@@ -168,9 +169,9 @@ def certified(
             stores["train"],
             evidence["train"],
             replace(spec, level=level),
-            chosen.data,
+            data,
         )
-        path = chosen.out / f"{file.stem}.{level}.json"
+        path = out / f"{file.stem}.{level}.json"
         path.write_text(certificate.to_json())
         entry[level] = {
             one.name: {"bound": one.bound, "measured": one.measured, **one.settings}
@@ -271,31 +272,12 @@ def published_bound(
     return min(found, key=lambda one: one["bound"])
 
 
-def draw_curve(folder: Path) -> None:
-    files = json.loads((folder / "certificates.json").read_text())["files"]
-    files = sorted((one for one in files if "inequalities" in one), key=lambda one: one["bits"])
-    bits = [one["bits"] for one in files]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for level, axis in (("document", left), ("token", right)):
-        axis.set_title(f"{level} level")
-        axis.plot(bits, [one[level]["gain"]["measured"] for one in files], "k--", label="measured")
-        axis.plot(
-            bits, [one[level]["gain"]["bound"] for one in files], "o-", label="certified", lw=2.5
-        )
-        axis.plot(bits, [one[level]["held_out"]["gain"] for one in files], "k:", label="held out")
-        axis.set(xscale="log", xlabel="message, bits", ylabel="gain, bits per token")
-        axis.axhline(0.0, color="grey", lw=0.5)
-    for name in ("Hoeffding", "empirical Bernstein", "supermartingale", "bet"):
-        values = [one["inequalities"][name] for one in files]
-        left.plot(bits, values, ".-", lw=1, label=f"{name}, tokens mixed")
-    left.set_ylim(-0.1)
-    left.legend(fontsize="small")
-    right.legend(fontsize="small")
-    figure.savefig(folder / "certificates.svg")
-
-
-def measure_speed(count: int = 10_000, length: int = 1_100) -> Iterator[dict[str, Any]]:
-    loaded = load("random:gpt2-small", dtype=DTYPES["bfloat16"], device=DEVICE)
+def measure_speed(
+    count: int = 10_000, length: int = 1_100, loaded: LoadedModel | None = None
+) -> dict[str, Any]:
+    """Time two readings of long documents beside a bare forward pass, and compare every loss."""
+    if loaded is None:
+        loaded = load("random:gpt2-small", dtype=DTYPES["bfloat16"], device=DEVICE)
     vocabulary = len(loaded.tokenizer)
     tokens = np.random.default_rng(0).integers(0, vocabulary, count * length).astype(np.uint16)
     store = TokenStore(
@@ -305,21 +287,25 @@ def measure_speed(count: int = 10_000, length: int = 1_100) -> Iterator[dict[str
         fingerprint="speed",
     )
     documents = countable_documents(store)
-    spec = RiskSpec()
+    spec = RiskSpec(max_length=min(1024, loaded.model.config.max_position_embeddings))
     rows = stretches(store, documents, max_length=spec.max_length, stride=spec.window_stride)
     batches = [batch.padded(store)[0] for batch in rows.part(0, 640).batches(2**16)]
-    token_risks(loaded.model, store, documents[:200])  # warm
-    seconds = []
+    token_risks(loaded.model, store, documents[:200], spec)  # warm
+    seconds, risks = [], []
     for _ in range(2):
         start = time.perf_counter()
-        token_risks(loaded.model, store, documents)
+        risks.append(token_risks(loaded.model, store, documents, spec))
         seconds.append(time.perf_counter() - start)
     read = int(rows.lengths.sum()) / min(seconds)
     bare = bare_forward(loaded.model, batches)
-    yield {
+    return {
         "documents": count,
         "tokens_each": length,
         "seconds": seconds,
+        "identical": all(
+            np.array_equal(getattr(risks[0], name), getattr(risks[1], name))
+            for name in ("adapted", "ranks")
+        ),
         "tokens_read_per_second": read,
         "bare_forward_tokens_per_second": bare,
         "share_of_bare_forward": read / bare,

@@ -1,5 +1,6 @@
 """A study so small that each of its runs takes a fraction of a second."""
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,25 @@ def small_options(folder: Path, **more: Any) -> StudyOptions:
         "cpu": True,
     }
     return StudyOptions(**(settings | more))
+
+
+def small_allocation(folder: Path, **more: Any) -> StudyOptions:
+    """Return the options of an allocation study on short documents in a folder."""
+    write_sources(folder)
+    write_documents(folder / "documents")
+    settings = {"data": str(folder / "documents"), "designs": ("learned", "B-heavy")}
+    return small_options(folder, **(settings | {"budgets": (12,), "seeds": (1,)} | more))
+
+
+def write_documents(folder: Path) -> None:
+    """Save thirty short documents for each split, unless they are there."""
+    if folder.exists():
+        return
+    folder.mkdir(parents=True)
+    for split, first in (("train", 0), ("valid", 300), ("test", 600)):
+        texts = (f"{number} comes before {number + 1}." for number in range(first, first + 30))
+        rows = (json.dumps({"text": text}) for text in texts)
+        (folder / f"{split}.jsonl").write_text("\n".join(rows))
 
 
 def small_job(folder: Path, *, steps: int = 4, seed: int = 1, **adapter: Any) -> Job:

@@ -11,11 +11,17 @@ from hylorada.cli.command import Command
 
 # compare
 
+ALLOCATION = "hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999 --tune"
+
 
 def _compare_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("study", help="landmarks, bucketing, ablation or length.")
-    add("--model", default="tiny", help="tiny, smollm2, a folder, a GGUF file or a hub name.")
+    add("study", help=f"landmarks, bucketing, ablation, length or allocation: {ALLOCATION}.")
+    add(
+        "--model",
+        default="tiny",
+        help="tiny, smollm2, a folder, a GGUF file, a hub name or random:…",
+    )
     add("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
     add("--lines", default="auto", help="What a line of a text file is; see hylorada evaluate.")
     add("--replace", type=dict[str, str], default={}, help="Words to replace, as JSON.")
@@ -28,11 +34,12 @@ def _compare_options(parser: ArgumentParser) -> None:
     add("--seeds", type=int, nargs="+", default=[42, 123, 456], help="One block of arms each.")
     add("--max_length", type=int | None, default=None, help="Tokens in a sequence; 512.")
     add("--batch_size", type=int, default=8, help="Sequences in a step.")
-    add("--learning_rate", type=float, default=5e-4, help="Of LoRA, where it is not tuned.")
+    add("--learning_rate", type=float | None, default=None, help="5e-4; in allocation 1e-2.")
     add("--precision", default="float32", help="float32, bfloat16 or autocast.")
     add("--tune", action="store_true", help="Search a learning rate for every arm first.")
     add("--factorial", action="store_true", help="Cross the factors of an ablation.")
-    add("--budgets", type=int, nargs="+", default=[1000, 2000], help="Dimensions of allocation.")
+    add("--budgets", type=int, nargs="+", default=[1000, 2000], help="Coordinates, in allocation.")
+    add("--certified_documents", type=int, default=10_000, help="Drawn for its certificates.")
     add("--evidence_items", type=int, default=16, help="Questions of the evidence metric.")
     add("--cpu", action="store_true", help="Stay on the CPU where there is an accelerator.")
     add("--engine", default="local", help="local, or ray for a cluster (extra 'cluster').")

@@ -49,11 +49,16 @@ def certify(file: Path, data: str, out: Path, spec: CertifySpec) -> Certificate:
     decoded = decode(message, spec)
     store = text_of(data, spec, decoded.tokenizer)
     reading = reading_of(store, spec)
-    evidence = measure(decoded, store, reading, shards=partial, key=f"{_sha256(file)}/{_code()}")
+    evidence = measure(decoded, store, reading, shards=partial, key=identity_of(file))
     certificate = certificate_of(file, decoded, store, evidence, spec, data)
     write_atomically(out, certificate.to_json())
-    _remove(partial)
+    remove_shards(partial)
     return certificate
+
+
+def identity_of(file: Path) -> str:
+    """Return what decides the losses of a compressed adapter: its bytes and this source."""
+    return f"{_sha256(file)}/{certifying_code()}"
 
 
 def certificate_of(
@@ -99,7 +104,7 @@ def certificate_of(
             "samples": spec.samples,
             "seed": spec.seed,
         },
-        code={"packages": {name: version(name) for name in PACKAGES}, "sha256": _code()},
+        code={"packages": {name: version(name) for name in PACKAGES}, "sha256": certifying_code()},
     )
 
 
@@ -169,7 +174,8 @@ def _spec_of(certificate: Certificate) -> CertifySpec:
     )
 
 
-def _remove(shards: Path) -> None:
+def remove_shards(shards: Path) -> None:
+    """Remove what was kept while a certificate was measured."""
     if shards.is_dir():
         for path in shards.glob("*.npz"):
             path.unlink()
@@ -180,7 +186,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _code() -> str:
+def certifying_code() -> str:
+    """Return a hash of the source that decides the numbers of a certificate."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(path for room in ROOMS for path in package.glob(room)):

@@ -59,9 +59,12 @@ class ModelSection:
         """Return the source by which the model is loaded, a random one with all that makes it."""
         if self.source != SOURCE:
             return self.source
-        given = {"shape": self.shape, "tokenizer": self.tokenizer}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return InitialSpec(seed=self.initial_seed, **chosen).source()
+        usual = InitialSpec()
+        return InitialSpec(
+            shape=usual.shape if self.shape is None else self.shape,
+            seed=self.initial_seed,
+            tokenizer=usual.tokenizer if self.tokenizer is None else self.tokenizer,
+        ).source()
 
     def context_spec(self) -> ContextSpec | None:
         """Return how the context is widened, or None."""

@@ -23,7 +23,7 @@ class Findings:
 def findings(plan: Plan, records: Mapping[str, ArmRecord]) -> Findings:
     """Return the verdicts on all arms, each judged beside those that share its baseline.
 
-    All verdicts together err with the plan's probability, and so do all contrasts together.
+    All verdicts together err with the plan's probability, and so do all contrasts of a question.
     """
     groups: dict[str, list[str]] = {}
     for arm in plan.arms:
@@ -47,6 +47,7 @@ def contrast(plan: Plan, records: Mapping[str, ArmRecord], wanted: Contrast) -> 
     """Return a planned comparison of the mean of some arms with that of others."""
     arms = [records[name] for name in wanted.arms]
     against = [records[name] for name in wanted.against]
+    together = sum(other.question == wanted.question for other in plan.contrasts)
     verdict = judge(
         [
             Arm(name=wanted.against_name, role="baseline", log_perplexities=_mean(against)),
@@ -56,7 +57,7 @@ def contrast(plan: Plan, records: Mapping[str, ArmRecord], wanted: Contrast) -> 
         evaluation_errors={wanted.name: paired_error(arms, against)},
         documents=int(against[0].cluster_tokens.size),
         seeds=plan.seeds,
-        spec=plan.thresholds.part(1 / len(plan.contrasts)),
+        spec=plan.thresholds.part(1 / together),
     ).verdict(wanted.name)
     return {
         "arm": wanted.name,

@@ -36,7 +36,8 @@ from hylorada.models.pretrained import LoadedModel, load
 from hylorada.text.store import TokenStore
 
 RANDOM = "random"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+AUTOCAST = "autocast"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, AUTOCAST: torch.float32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class CertifySpec:
         base: The base model; None takes the one that the file names.
         max_length: Tokens of context; None takes the model's own, at most 1024.
         stride: Tokens scored by each window of a longer document.
-        dtype: float32 or bfloat16.
+        dtype: float32, bfloat16, or autocast, which computes in bfloat16 from float32 weights.
         device: Where to measure; None takes CUDA where there is one.
         seed: Seed of the draws.
         progress: Whether to show progress, on standard error.
@@ -93,7 +94,7 @@ class CertifySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The model that a message stands for, and how to read with it."""
+    """The model that a message stands for, and how to read with it; `mixed` under autocast."""
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
@@ -101,6 +102,7 @@ class Decoded:
     risk: RiskSpec
     device_name: str
     base_sha256: str
+    mixed: bool = False
 
 
 def decode(message: Message, spec: CertifySpec) -> Decoded:
@@ -143,6 +145,7 @@ def attach(message: Message, loaded: LoadedModel, spec: CertifySpec, sha256: str
         risk=risk_spec(loaded.model.config, spec),
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         base_sha256=sha256,
+        mixed=spec.dtype == AUTOCAST,
     )
 
 
@@ -223,16 +226,32 @@ def measure(
     """Return the losses of every document to read; see `token_risks` for shards and key."""
     # Random weights predict nothing, so a model grown from them is compared with a uniform guess.
     compared = decoded.prior.kind != RANDOM
-    risks = token_risks(
-        decoded.model,
-        store,
-        reading.documents,
-        decoded.risk,
-        frozen=decoded.model if compared else None,
-        shards=shards,
-        key=f"{key}/{decoded.prior.name}/{decoded.model.dtype}/{decoded.device_name}",
-    )
+    risks = read_risks(decoded, store, reading, compared=compared, shards=shards, key=key)
     return evidence_of(risks, store, reading)
+
+
+def read_risks(
+    decoded: Decoded,
+    store: TokenStore,
+    reading: Reading,
+    *,
+    compared: bool = False,
+    shards: Path | None = None,
+    key: str = "",
+) -> TokenRisks:
+    """Return bits and ranks of every token to read, `compared` with the frozen model or not."""
+    device = device_of(decoded.model).type
+    how = "/mixed" if decoded.mixed else ""
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=decoded.mixed):
+        return token_risks(
+            decoded.model,
+            store,
+            reading.documents,
+            decoded.risk,
+            frozen=decoded.model if compared else None,
+            shards=shards,
+            key=f"{key}/{decoded.prior.name}/{decoded.model.dtype}/{decoded.device_name}{how}",
+        )
 
 
 def evidence_of(risks: TokenRisks, store: TokenStore, reading: Reading) -> Evidence:

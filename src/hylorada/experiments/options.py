@@ -20,6 +20,7 @@ from hylorada.training.settings import TrainingSpec
 PLAIN: dict[str, Any] = {"landmark_enabled": False, "position_bias": False}
 LOGGED_POINTS = 25
 CURVE_BUCKETS = 16
+LEARNING_RATE = OptimisationSpec().learning_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,10 @@ class StudyOptions:
         num_val: Sequences of the validation text, on which rates are tuned.
         num_test: Sequences of the test text, from its start, on which arms are judged.
         max_length: Tokens in a sequence; in `length` the longest one, None for 8192.
+        learning_rate: Base rate; None takes the study's own.
         budgets: Intrinsic dimensions of the study `allocation`.
+        certified_documents: Documents drawn for each certificate of `allocation`; all of them
+            where the corpus has no more.
         tune: Whether each arm searches its own learning rate first.
         factorial: Whether `ablation` crosses its factors instead of adding one after the other.
         evidence_items: Questions of the evidence-position metric.
@@ -50,9 +54,10 @@ class StudyOptions:
     seeds: tuple[int, ...] = (42, 123, 456)
     max_length: int | None = None
     batch_size: int = 8
-    learning_rate: float = 5e-4
+    learning_rate: float | None = None
     precision: str = "float32"
     budgets: tuple[int, ...] = (1000, 2000)
+    certified_documents: int = 10_000
     lines: str = "auto"
     replace: dict[str, str] = field(default_factory=dict)
     tune: bool = False
@@ -65,6 +70,10 @@ class StudyOptions:
         for name in ("num_val", "num_test", "num_train", "num_landmarks"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.certified_documents < 2:
+            raise SpecError(
+                f"certified_documents must be at least 2; got {self.certified_documents}"
+            )
         if self.precision not in ("float32", "bfloat16", "autocast"):
             raise SpecError(
                 f"precision must be float32, bfloat16 or autocast; got {self.precision!r}"
@@ -101,7 +110,7 @@ class StudyOptions:
                 cpu=self.cpu,
                 deterministic=True,
             ),
-            optimisation=OptimisationSpec(learning_rate=self.learning_rate),
+            optimisation=OptimisationSpec(learning_rate=self.learning_rate or LEARNING_RATE),
         )
 
     def evaluation(self, length: int | None = None) -> EvaluationSpec:

@@ -1,8 +1,9 @@
-"""START HERE. The path of one job, station by station: train, evaluate, inspect, result.
+"""START HERE. The path of one job: train, evaluate, inspect, compress, certify, result.
 
 A job is a training run and what is measured of it. Its folder is the run's folder, named by the
 run's id; what was measured lies there too, under the id of the measurement. Both are reused by
-every study that asks for the same.
+every study that asks for the same. Where a study asks for certificates, the folder also gets the
+compressed adapter, its certificate, and what they came to under the id of what was asked for.
 """
 
 import hashlib
@@ -30,7 +31,8 @@ from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import require_context
 from hylorada.evaluation.metrics import METRICS, EvaluationSpec, Subject
 from hylorada.evaluation.windows import CorpusLosses
-from hylorada.experiments.assembly import RunData, token_store
+from hylorada.experiments.assembly import RunData
+from hylorada.experiments.certify import certifying_code
 from hylorada.experiments.config import TrainConfig
 from hylorada.experiments.inspection import (
     GATE_WINDOWS,
@@ -39,18 +41,20 @@ from hylorada.experiments.inspection import (
     gates,
     learned_boundaries,
 )
-from hylorada.experiments.kept import Kept, reusable, tokenising
+from hylorada.experiments.kept import Kept, reusable
 from hylorada.experiments.run import ADAPTER, CHECKPOINTS, RESULT, identify, run
+from hylorada.experiments.run_certificate import CertificateSpec, certify_run, compress_run
 from hylorada.files import write_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.text.batches import IGNORED
 from hylorada.text.store import require_disjoint
 
 SCHEMA = 1
-STATIONS = ("train", "evaluate", "inspect", "result")
+STATIONS = ("train", "evaluate", "inspect", "compress", "certify", "result")
 MEASURED = ("ppl", "position_curve", "lim_ppl")
 WEIGHTS = "adapter_model.safetensors"
 EVALUATION = "evaluation-{}.json"
+CERTIFIED = "certified-{}.json"
 SAMPLED_SEQUENCES = 64
 # Source that decides what is measured; a change of it is another measurement.
 MEASURING = ("evaluation/*.py", "experiments/inspection.py", "experiments/pipeline.py")
@@ -67,12 +71,14 @@ class Job:
         evaluation: What is measured on the test text; None trains and validates only.
         repetition: Above zero: the same data and first values, another order and other dropout.
         replica: Above zero: the same run once more, number for number, in a folder of its own.
+        certificate: How the adapter is compressed and certified; None for neither.
     """
 
     config: TrainConfig
     evaluation: EvaluationSpec | None = None
     repetition: int = 0
     replica: int = 0
+    certificate: CertificateSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,8 @@ def address(job: Job, data_fingerprint: str) -> Address:
     if job.replica:
         folder += f"-again{job.replica}"
     measured = () if job.evaluation is None else (EVALUATION.format(measurement_id(job)),)
-    return Address(folder=folder, files=(RESULT, *measured))
+    certified = () if job.certificate is None else (CERTIFIED.format(certificate_id(job)),)
+    return Address(folder=folder, files=(RESULT, *measured, *certified))
 
 
 def measurement_id(job: Job) -> str:
@@ -106,6 +113,15 @@ def measurement_id(job: Job) -> str:
     package = Path(__file__).parents[1]
     for source in sorted(path for name in MEASURING for path in package.glob(name)):
         digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def certificate_id(job: Job) -> str:
+    """Return a hash of how a run is certified, and of the source that does it."""
+    assert job.certificate is not None
+    asked = json.dumps(asdict(job.certificate), sort_keys=True)
+    digest = hashlib.sha256(f"{asked}/{certifying_code()}".encode())
+    digest.update((Path(__file__).parent / "run_certificate.py").read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -124,8 +140,13 @@ def perform(job: Job, folder: Path, *, kept: Kept | None = None, tell: Tell | No
         if job.evaluation is not None:
             place = folder / EVALUATION.format(measurement_id(job))
             if not place.is_file():
-                measured = measure_station(job, folder, base, data, result, tell)
+                measured = measure_station(job, folder, kept, data, result, tell)
                 write_atomically(place, json.dumps(measured, indent=1) + "\n")
+        if job.certificate is not None:
+            place = folder / CERTIFIED.format(certificate_id(job))
+            if not place.is_file():
+                certified = certify_station(job, folder, kept, tell)
+                write_atomically(place, json.dumps(certified, indent=1) + "\n")
     except BaseException:
         kept.forget()
         raise
@@ -153,15 +174,13 @@ def train_station(
 
 
 def measure_station(
-    job: Job, folder: Path, base: LoadedModel, data: RunData, result: dict[str, Any], tell: Tell
+    job: Job, folder: Path, kept: Kept, data: RunData, result: dict[str, Any], tell: Tell
 ) -> dict[str, Any]:
     """Evaluate the stored adapter on the test text and look inside it."""
     assert job.evaluation is not None
     tell("evaluate", 0.0)
-    section = job.config.data
-    with tokenising():
-        store = token_store(section, "test", base.tokenizer, progress=False)
-        train = token_store(section, "train", base.tokenizer, progress=False)
+    section, base = job.config.data, kept.model(job.config)
+    store, train = (kept.store(job.config, name, base.tokenizer) for name in ("test", "train"))
     require_disjoint({"train": train, "test": store})
     adapter = folder / ADAPTER
     stored = adapter.is_dir()
@@ -188,6 +207,15 @@ def measure_station(
         "adapter_dtypes": stored_dtypes(adapter),
         "cost": _cost(job.config, adapter, result),
     }
+
+
+def certify_station(job: Job, folder: Path, kept: Kept, tell: Tell) -> dict[str, Any]:
+    """Compress the stored adapter, certify the file on the training text, and return both."""
+    assert job.certificate is not None
+    tell("compress", 0.0)
+    cost = compress_run(folder, job.certificate)
+    tell("certify", 0.0)
+    return certify_run(folder, job.config, job.certificate, cost, kept)
 
 
 def clusters(corpus: CorpusLosses) -> dict[str, Any]:

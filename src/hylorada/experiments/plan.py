@@ -17,6 +17,7 @@ from hylorada.errors import SpecError
 from hylorada.evaluation.metrics import EvaluationSpec
 from hylorada.experiments.config import TrainConfig
 from hylorada.experiments.run import deciding_settings
+from hylorada.experiments.run_certificate import CertificateSpec
 from hylorada.files import write_atomically
 from hylorada.verdicts import VerdictSpec
 
@@ -36,6 +37,7 @@ class ArmPlan:
         baseline: The arm it is compared with; None for a baseline and for a reference.
         tuned: The field of the optimisation that tuning may set: the rate of what the arm adds.
         repetition: Above zero for a repetition of the baseline in another order.
+        certificate: How its runs are compressed and certified; None for neither.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ArmPlan:
     baseline: str | None = None
     tuned: str = "learning_rate"
     repetition: int = 0
+    certificate: CertificateSpec | None = None
 
     def __post_init__(self) -> None:
         """Check what the type does not say."""
@@ -62,12 +65,33 @@ class ArmPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """A comparison beside those with the baseline: the mean of some arms against that of others."""
+    """A comparison beside those with the baseline: the mean of some arms against that of others.
+
+    Attributes:
+        question: What it belongs to: the contrasts of one question err together with the plan's
+            probability.
+    """
 
     name: str
     arms: tuple[str, ...]
     against_name: str
     against: tuple[str, ...]
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a study is made of.
+
+    Attributes:
+        contrasts: Comparisons beyond those with a baseline.
+        rates: Multiples of the base rate that tuning tries; None for the usual grids.
+    """
+
+    arms: list[ArmPlan]
+    baseline: str
+    contrasts: tuple[Contrast, ...] = ()
+    rates: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +159,11 @@ class Plan:
             described["config"] = deciding_settings(arm.config)
             del described["config"]["training"]["seed"]
             del described["evaluation"]["progress"]
+            if described["certificate"] is None:  # a plan without certificates says nothing of them
+                del described["certificate"]
+        for described in plain["contrasts"]:
+            if not described["question"]:
+                del described["question"]
         return plain
 
     def hash(self) -> str:

@@ -18,17 +18,25 @@ from hylorada.experiments.plan import ArmPlan
 from hylorada.experiments.run import METRICS
 
 REACH = float(ndtri(0.975))
+TRACE = "subspace.jsonl"
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One finished job: its run's result, what was measured, and what was logged."""
+    """One finished job: its run's result, what was measured, and what was logged.
+
+    Attributes:
+        certified: The record of its compressed file and certificate, if it has them.
+        trace: Gates and gradient norms of a subspace over the training.
+    """
 
     seed: int
     address: Address
     result: dict[str, Any]
     evaluation: dict[str, Any]
     logged: tuple[dict[str, Any], ...]
+    certified: dict[str, Any] | None = None
+    trace: tuple[dict[str, Any], ...] = ()
 
     @property
     def log_perplexity(self) -> float:
@@ -97,13 +105,22 @@ class ArmRecord:
 
 def read_run(ledger: Ledger, address: Address, seed: int) -> RunRecord:
     """Return a finished job from the ledger."""
-    result, evaluation = (ledger.text(address, name) for name in address.files)
+    result, evaluation, *certified = (ledger.text(address, name) for name in address.files)
     assert result is not None, "a finished job has its result"
     assert evaluation is not None, "a finished job has its evaluation"
-    logged = (ledger.text(address, METRICS) or "").splitlines()
     return RunRecord(
-        seed, address, json.loads(result), json.loads(evaluation), tuple(map(json.loads, logged))
+        seed,
+        address,
+        json.loads(result),
+        json.loads(evaluation),
+        _lines(ledger, address, METRICS),
+        certified=json.loads(certified[0]) if certified and certified[0] else None,
+        trace=_lines(ledger, address, TRACE),
     )
+
+
+def _lines(ledger: Ledger, address: Address, name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(map(json.loads, (ledger.text(address, name) or "").splitlines()))
 
 
 def over_seeds(estimates: Sequence[dict[str, Any]]) -> dict[str, Any]:

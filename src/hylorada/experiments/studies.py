@@ -1,6 +1,6 @@
 """The studies that ship: which arms each compares. A new one is one line in `STUDIES`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise, product
@@ -9,9 +9,12 @@ from typing import Any
 from hylorada.adapters.controls import CONTROLS
 from hylorada.adapters.designs import DESIGNS
 from hylorada.errors import SpecError
+from hylorada.experiments.allocation import allocation_parts
+from hylorada.experiments.allocation_results import conclude_allocation
 from hylorada.experiments.config import AdapterSection
 from hylorada.experiments.options import StudyOptions
-from hylorada.experiments.plan import ArmPlan, Contrast, Plan, TuningPlan
+from hylorada.experiments.plan import ArmPlan, Contrast, Parts, Plan, TuningPlan
+from hylorada.experiments.records import ArmRecord
 
 __all__ = ["STUDIES", "StudyOptions", "known", "plan_of"]
 
@@ -21,21 +24,21 @@ FROZEN = "frozen"
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 512, 8192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The arms of a study, the name of its baseline, and contrasts beyond the baseline."""
-
-    arms: list[ArmPlan]
-    baseline: str = BASELINE
-    contrasts: tuple[Contrast, ...] = ()
+# From the entry of a study, its runs and its ledger to what replaces or joins the entry.
+Conclude = Callable[[dict[str, Any], Mapping[str, ArmRecord], str], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A study by name: its question, and what it compares under given options."""
+    """A study by name: its question, and what it compares under given options.
+
+    Attributes:
+        conclude: What the study adds to its file beyond what every study says.
+    """
 
     title: str
     parts: Callable[[StudyOptions], Parts]
+    conclude: Conclude | None = None
 
 
 def plan_of(study: str, options: StudyOptions) -> Plan:
@@ -47,7 +50,8 @@ def plan_of(study: str, options: StudyOptions) -> Plan:
         seed = next(
             seed for seed in range(7, 7 + len(options.seeds) + 1) if seed not in options.seeds
         )
-        tuning = TuningPlan(seed=seed)
+        same = {} if parts.rates is None else dict.fromkeys(("base", "component"), parts.rates)
+        tuning = TuningPlan(seed=seed, **same)
     return Plan(
         study=study,
         title=definition.title,
@@ -132,7 +136,7 @@ def _components(*names: str) -> Callable[[StudyOptions], Parts]:
 
     def parts(options: StudyOptions) -> Parts:
         chosen = [component(options, name) for name in options.designs or names]
-        return Parts(arms=[baseline(options), *chosen, repeated(options)])
+        return Parts(arms=[baseline(options), *chosen, repeated(options)], baseline=BASELINE)
 
     return parts
 
@@ -177,7 +181,11 @@ def _cumulative(options: StudyOptions) -> Parts:
         if earlier in names
     ]
     none = options.arm("none", "reference", "the frozen model", adapter={"method": "none"})
-    return Parts(arms=[none, baseline(options), *arms, repeated(options)], contrasts=tuple(chain))
+    return Parts(
+        arms=[none, baseline(options), *arms, repeated(options)],
+        baseline=BASELINE,
+        contrasts=tuple(chain),
+    )
 
 
 def _factorial(options: StudyOptions) -> Parts:
@@ -205,7 +213,8 @@ def _factorial(options: StudyOptions) -> Parts:
                 tuned=tuned if design or dora else "position_bias_multiplier",
             )
         )
-    return Parts(arms=[*arms, repeated(options)], contrasts=tuple(_main_effects(levels, designs)))
+    effects = tuple(_main_effects(levels, designs))
+    return Parts(arms=[*arms, repeated(options)], baseline=BASELINE, contrasts=effects)
 
 
 def _main_effects(levels: dict[str, dict[str, bool]], designs: Sequence[str]) -> list[Contrast]:
@@ -272,4 +281,9 @@ STUDIES: dict[str, Definition] = {
     ),
     "ablation": Definition(title="What does each component add?", parts=_ablation),
     "length": Definition(title="Does the gain last in longer contexts?", parts=_length),
+    "allocation": Definition(
+        title="How should coordinates be divided between A and B?",
+        parts=allocation_parts,
+        conclude=conclude_allocation,
+    ),
 }

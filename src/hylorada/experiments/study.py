@@ -27,8 +27,9 @@ from hylorada.experiments.pipeline import Address, Job, address
 from hylorada.experiments.plan import ArmPlan, Plan, register
 from hylorada.experiments.records import ArmRecord, RunRecord, read_run
 from hylorada.experiments.run import environment
-from hylorada.experiments.studies import StudyOptions, plan_of
+from hylorada.experiments.studies import STUDIES, StudyOptions, plan_of
 from hylorada.experiments.summary import boundary_lines, study_entry, study_table
+from hylorada.experiments.tables import allocation_table
 from hylorada.experiments.tuning import (
     Point,
     best,
@@ -89,6 +90,8 @@ def compare(study: str, options: StudyOptions, place: Place, console: Console) -
         found = findings(tuned, records)
         frozen, again = carried.frozen(), carried.again(records[plan.baseline])
         entry = study_entry(tuned, registration, records, found, carried.curves, frozen)
+        if (conclude := STUDIES[study].conclude) is not None:
+            entry |= conclude(entry, records, place.ledger)
         verdicts = list(found.verdicts.values())
         checks = self_checks(list(records.values()), verdicts, again, carried.curves)
         entry |= {"command": place.command, "checks": checks}
@@ -100,12 +103,15 @@ def compare(study: str, options: StudyOptions, place: Place, console: Console) -
 def show(study: dict[str, Any], console: Console) -> None:
     """Print the table, the boundaries, the checks that failed, and the answer."""
     console.print(study_table(study))
+    if any(arm.get("allocation") for arm in study["arms"]):
+        console.print(allocation_table(study))
     for line in boundary_lines(study):
         console.print(line, markup=False, highlight=False)
     for check in study["checks"]:
         if not check["passed"]:
             console.print(f"CHECK FAILED: {check['name']}: {check['detail']}", markup=False)
-    console.print(" ".join(study["sentences"]), markup=False, highlight=False)
+    together = "\n".join if study.get("statements") else " ".join
+    console.print(together(study["sentences"]), markup=False, highlight=False)
 
 
 @dataclass(slots=True)
@@ -137,14 +143,25 @@ class Carried:
         rates: dict[str, float] = {}
         for base in (True, False):  # component rates are searched at the chosen base rate
             arms = tuned_arms(self.plan, base=base)
+            if not arms:
+                continue
             for points in self._searched(engine, [grid(self.plan, arm, rates) for arm in arms]):
                 winner = best(points)
                 if winner is None:
-                    raise RunError(f"every learning rate of {points[0].arm} failed; lower the grid")
+                    raise RunError(
+                        f"every learning rate of {points[0].arm} failed, the first with "
+                        f"{self._reason(points[0])}; lower the grid or repair that"
+                    )
                 self.curves[winner.arm] = curve(points)
                 chosen[winner.arm] = winner.job.config.optimisation
                 rates[winner.arm] = winner.job.config.optimisation.learning_rate
         return with_rates(self.plan, chosen)
+
+    def _reason(self, point: Point) -> str:
+        """Return why a tuning run has no loss."""
+        label = point.label
+        errors = [one.error for one in self.outcomes if one.task.label == label and one.error]
+        return errors[0] if errors else "a loss that is not a number"
 
     def _searched(self, engine: Engine, grids: Sequence[list[Point]]) -> list[list[Point]]:
         points = [point for one in grids for point in one]
@@ -168,8 +185,8 @@ class Carried:
             if arm.is_frozen:
                 self.tasks[arm.name, first] = self._arm_task(arm, first)
         self.tasks[FROZEN, first] = self._arm_task(_without_adapter(base), first)
-        again = self._arm_task(base, first)
-        self.tasks[AGAIN, first] = self._task(replace(again.job, replica=1), "the baseline again")
+        again = replace(self._arm_task(base, first).job, replica=1, certificate=None)
+        self.tasks[AGAIN, first] = self._task(again, "the baseline again")
         # One task an address: the same job may be wanted under two names.
         unique = {task.address.id: task for task in self.tasks.values()}
         outcomes = self._carry_out(engine, list(unique.values()), "running")
@@ -195,7 +212,12 @@ class Carried:
 
     def _arm_task(self, arm: ArmPlan, seed: int) -> Task:
         config = replace(arm.config, training=replace(arm.config.training, seed=seed))
-        job = Job(config=config, evaluation=arm.evaluation, repetition=arm.repetition)
+        job = Job(
+            config=config,
+            evaluation=arm.evaluation,
+            repetition=arm.repetition,
+            certificate=None if arm.is_frozen else arm.certificate,
+        )
         return self._task(job, f"{arm.name}, seed {seed}")
 
     def _task(self, job: Job, label: str) -> Task:

@@ -165,7 +165,7 @@ def study_table(study: dict[str, Any]) -> Table:
     table = Table(
         box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
     )
-    table.add_column("arm", no_wrap=True)
+    table.add_column("arm")
     for heading in ("PPL", "change [95 %]", "trained", "time", "per 1 %"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", min_width=len("inconclusive"))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,6 +22,36 @@ def evaluation_table(result: dict[str, Any]) -> Table:
     for name, measured in result["metrics"].items():
         for label, estimate, unit in _quoted(name, measured):
             table.add_row(label, f"{estimate['value']:.4g}", _interval(estimate), unit)
+    return table
+
+
+def allocation_table(study: dict[str, Any]) -> Table:
+    """Return bits, risk before and after quantisation, and bound of each division of coordinates.
+
+    Means over seeds; risks and bounds in bits per token.
+    """
+    table = Table(
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title="Files and certificates, means over seeds; risk and bound in bits per token",
+        title_justify="left",
+    )
+    table.add_column("arm", no_wrap=True)
+    for heading in ("B's share", "bits", "file", "risk", "quantised", "bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm in study["arms"]:
+        found = arm["allocation"]
+        bound = f"{found['bound']['value']:.3f}" + (" (vacuous)" if found["vacuous"] else "")
+        table.add_row(
+            escape(arm["name"]),
+            f"{found['share_of_b']['value']:.2f}",
+            f"{found['bits']['value']:,.0f}",
+            f"{found['file_bytes']:,.0f} B",
+            f"{found['risk_unquantised']['value']:.3f}",
+            f"{found['risk']['value']:.3f}",
+            bound,
+        )
     return table
 
 

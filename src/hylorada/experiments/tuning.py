@@ -107,6 +107,8 @@ def curve(points: Sequence[Point]) -> list[dict[str, Any]]:
 def rate_of(point: Point) -> float:
     """Return the highest learning rate of what the point tried, per step."""
     optimisation = point.job.config.optimisation
+    if point.job.config.adapter.method == "sublora":
+        return optimisation.learning_rate * optimisation.subspace_multiplier
     component = optimisation.landmark_multiplier or 1.0
     if optimisation.position_bias_multiplier != 1.0:
         component = optimisation.position_bias_multiplier

@@ -51,11 +51,13 @@ class InitialSpec:
         shape: A name of `SHAPES`, or a folder with config.json.
         seed: The seed of all weights.
         tokenizer: tiny, another model source, or a folder with a tokenizer's files.
+        layers: Blocks; None takes as many as the shape has.
     """
 
     shape: str = "gpt2-small"
     seed: int = DEFAULT_SEED
     tokenizer: str = "tiny"
+    layers: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -66,10 +68,13 @@ class InitialSpec:
             )
         if self.seed < 0:
             raise SpecError(f"initial_seed must not be negative; got {self.seed}")
+        if self.layers is not None and self.layers < 1:
+            raise SpecError(f"layers must be at least 1; got {self.layers}")
 
     def source(self) -> str:
         """Return the model source that `load` understands."""
-        return f"{SOURCE}:{self.shape},seed={self.seed},tokenizer={self.tokenizer}"
+        layers = "" if self.layers is None else f",layers={self.layers}"
+        return f"{SOURCE}:{self.shape}{layers},seed={self.seed},tokenizer={self.tokenizer}"
 
     def config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         """Return the configuration of the model; its vocabulary holds the tokenizer's."""
@@ -77,6 +82,8 @@ class InitialSpec:
             config: PreTrainedConfig = AutoConfig.from_pretrained(str(self._config_file().parent))
         else:
             config = _gpt2_config(SHAPES[self.shape], tokenizer)
+        if self.layers is not None:
+            config.get_text_config().num_hidden_layers = self.layers
         held = int(config.get_text_config().vocab_size)
         if len(tokenizer) > held:
             raise SpecError(
@@ -90,18 +97,32 @@ class InitialSpec:
 
 
 def parse_source(source: str) -> InitialSpec:
-    """Return the specification in a source such as `random:gpt2-small,seed=3,tokenizer=tiny`."""
+    """Return the specification in a source such as `random:gpt2-small,seed=3,tokenizer=tiny`.
+
+    `layers=6` among the options takes another number of blocks than the shape has.
+    """
     shape, *options = source.removeprefix(SOURCE).removeprefix(":").split(",")
     values = dict(option.partition("=")[::2] for option in options)
-    unknown = values.keys() - {"seed", "tokenizer"}
-    if unknown or not values.get("seed", "0").isdecimal():
+    unknown = values.keys() - {"seed", "tokenizer", "layers"}
+    numbers = (values.get(name, "0") for name in ("seed", "layers"))
+    if unknown or not all(number.isdecimal() for number in numbers):
         raise SpecError(f"a random model is written {InitialSpec().source()!r}; got {source!r}")
     defaults = InitialSpec()
     return InitialSpec(
         shape=shape or defaults.shape,
         seed=int(values.get("seed", defaults.seed)),
         tokenizer=values.get("tokenizer", defaults.tokenizer),
+        layers=int(values["layers"]) if "layers" in values else None,
     )
+
+
+def outline(source: str, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Return the modules of a model at its random start without any weights, on `meta`."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            parse_source(source).config(tokenizer)
+        )
+    return model
 
 
 def build_initial(config: PreTrainedConfig, seed: int, dtype: torch.dtype) -> PreTrainedModel:

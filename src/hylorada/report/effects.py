@@ -196,4 +196,4 @@ def _words(axes: Axes, row: Row, level: float, *, narrow: bool) -> None:
     middle: dict[str, Any] = {"transform": across, "va": "center_baseline"}
     axes.text(-12 / width, level, name, ha="right", **middle)
     axes.text(1 + 14 / width, level, _estimate(row), ha="left", **middle)
-    axes.text(1 + 164 / width, level, row.note, ha="left", **middle)
+    axes.text(1 + 176 / width, level, row.note, ha="left", **middle)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hylorada.files import write_atomically
-from hylorada.report.tables import Spread, Table
+from hylorada.report.columns import Spread, Table
 
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -90,15 +90,28 @@ TABLE: dict[str, Check] = {
     "columns": items(text, least=1),
     "weights": items(items(maybe(number))),
 }
+VALUE = fields({}, {"value": number, "interval": INTERVAL, "by_seed": items(maybe(number))})
+ALLOCATION = fields(
+    {},
+    {
+        "mode": text,
+        "ratio": number,
+        "budget": finite_number,
+        "file_bytes": number,
+        "layers": items(text),
+        "gamma": items(items(maybe(number))),
+        "gradients": fields({}, dict.fromkeys("AB", items(maybe(number)))),
+        **dict.fromkeys(("share_of_b", "bits", "risk", "risk_unquantised", "bound"), VALUE),
+    },
+)
 ARM: dict[str, Check] = {
     "role": text,
     "baseline": text,
     "description": text,
     "trainable_parameters": number,
     "added_parameters": number,
-    "perplexity": fields(
-        {}, {"value": number, "interval": INTERVAL, "by_seed": items(maybe(number))}
-    ),
+    "perplexity": VALUE,
+    "allocation": ALLOCATION,
     "gain": ESTIMATE,
     "label": text,
     "meaning": text,
@@ -168,6 +181,16 @@ STUDY = fields(
             fields({"arm": text, "against": text}, {"gain": ESTIMATE, "sentence": text})
         ),
         "checks": items(fields({"name": text}, {"detail": text})),
+        "statements": items(
+            fields(
+                {"name": text, "label": text},
+                {
+                    **dict.fromkeys(("claim", "detail", "sentence", "unit"), text),
+                    "estimate": number,
+                    "interval": INTERVAL,
+                },
+            )
+        ),
         "figures_data": FIGURES_DATA,
     },
 )

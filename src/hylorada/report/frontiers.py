@@ -58,9 +58,15 @@ def parameters(study: dict[str, Any], sheet: Sheet) -> Caption | None:
 
 def draw_frontier(offers: list[Offer], sheet: Sheet, x_label: str, y_label: str) -> list[Offer]:
     """Draw offers and the staircase of those that none surpasses; return the latter."""
-    (axes,) = sheet.panels(1, columns=1, height=270, left=52, right=26, top=36)
+    height = 270 + (16 if sheet.narrow else 6) * max(0, len(offers) - 6)
+    (axes,) = sheet.panels(1, columns=1, height=height, left=52, right=26, top=36)
     best = unsurpassed(offers)
     _staircase(axes, best, offers)
+    bars = [
+        (offer.cost, offer.low, offer.high)
+        for offer in offers
+        if offer.low is not None and offer.high is not None
+    ]
     for offer in offers:
         if offer.low is not None and offer.high is not None:
             axes.plot([offer.cost] * 2, [offer.low, offer.high], color=offer.colour, linewidth=1.6)
@@ -76,7 +82,7 @@ def draw_frontier(offers: list[Offer], sheet: Sheet, x_label: str, y_label: str)
         logarithmic(axes)
     title(axes, y_label)
     labels = [Label(offer.cost, offer.result, offer.name, offer.colour) for offer in offers]
-    label_near(axes, labels, length=17 if sheet.narrow else 26)
+    label_near(axes, labels, length=19 if sheet.narrow else 26, bars=bars)
     return best
 
 

@@ -9,10 +9,13 @@ from hylorada.report import wording
 from hylorada.report.scales import extent
 
 LINE = 15.5  # pixels from one line of text to the next
-FURTHER = (19, -31, 33, -45, 47, -59, 61, -73, 75, -87, 89)
+# Pixels above and below a point, nearest first.
+FURTHER = tuple(step for up in range(19, 160, 14) for step in (up, -up - 12))
 LETTER = 6.9  # pixels, the width of most letters
+POINT = 12.0  # pixels, the width of a point with some room around it
 
 Box = tuple[float, float, float, float]
+Bar = tuple[float, float, float]  # where it stands, and its ends, as the axes count
 
 
 class Label(NamedTuple):
@@ -51,20 +54,28 @@ def label_beside(axes: Axes, labels: Sequence[Label], *, length: int = 18) -> No
         )
 
 
-def label_near(axes: Axes, labels: Sequence[Label], *, length: int = 24) -> None:
-    """Write each label beside its point, where it covers neither a point nor another label."""
+def label_near(
+    axes: Axes, labels: Sequence[Label], *, length: int = 24, bars: Sequence[Bar] = ()
+) -> None:
+    """Write each label beside its point, where it covers no point, no bar and no other label."""
     width, height = extent(axes)
     points = [(x * width, y * height) for x, y in _shares(axes, labels)]
-    taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
+    half = POINT / 2
+    taken: list[Box] = [(x - half, y - half, x + half, y + half) for x, y in points]
+    taken += [_around(axes, bar, width, height) for bar in bars]
+    lines: list[Box] = []
     style: dict[str, Any] = {"transform": axes.transAxes, "va": "baseline"}
     for label, (x, y) in zip(labels, points, strict=True):
         text = wording.shortened(label.text, length)
-        box = _free_box(x, y, LETTER * len(text), taken, width)
+        box = _free_box(x, y, LETTER * len(text), taken, lines, (width, height))
         taken.append(box)
         place, style["ha"] = _anchor(box, x)
         axes.text(place / width, (box[1] + 2) / height, text, color=label.colour, **style)
-        if abs(box[1] + 6 - y) > LINE:  # too far away to be told by nearness alone
-            _lead(axes, (x / width, y / height), (place / width, (box[1] + 6) / height), label)
+        led = _leader(box, x, y)
+        if led:
+            lines += led
+            (left, low), (right, high) = led[0][:2], led[-1][:2]
+            _lead(axes, (left / width, low / height), (right / width, high / height), label)
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
@@ -102,17 +113,51 @@ def _shares(axes: Axes, labels: Sequence[Label]) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in places]
 
 
-def _free_box(x: float, y: float, room: float, taken: list[Box], width: float) -> Box:
-    """Return the first box of text around a point that covers nothing, else one to its right."""
+def _around(axes: Axes, bar: Bar, width: float, height: float) -> Box:
+    """Return the box of a vertical bar, in pixels from the lower left corner of the plot."""
+    to_share = axes.transData + axes.transAxes.inverted()
+    (x, low), (_, high) = (to_share.transform((bar[0], end)) for end in bar[1:])
+    return x * width - 2, low * height, x * width + 2, high * height
+
+
+def _free_box(
+    x: float, y: float, room: float, taken: list[Box], lines: list[Box], size: tuple[float, float]
+) -> Box:
+    """Return the first box of text around a point that covers nothing, else one to its right.
+
+    Boxes lie inside the plot, whose size is given; above it there is room for a line. A thin line
+    over words, its own or that of another label, is a lesser evil than words over words.
+    """
     corners = [
         (x + side if side > 0 else x + side - room, y + step)
-        for near, steps in ((8, (5, -17)), (14, FURTHER))
+        for near, steps in ((8, (5, -17, -6)), (14, FURTHER), (44, FURTHER), (90, FURTHER))
         for step in steps
         for side in (near, -near)
     ]
     boxes = [(left, low, left + room, low + 12) for left, low in corners]
-    free = [box for box in boxes if box[0] >= 0 and box[2] <= width and not _covers(box, taken)]
-    return free[0] if free else boxes[0]
+    inside = [
+        box
+        for box in boxes
+        if box[0] >= 0 and box[2] <= size[0] and box[1] >= 0 and box[3] <= size[1] + LINE / 2
+    ]
+    free = [box for box in inside if not _covers(box, taken)]
+    words = [box for box in taken if box[2] - box[0] > POINT]
+    clear = [
+        box
+        for box in free
+        if not _covers(box, lines) and not any(_covers(dot, words) for dot in _leader(box, x, y))
+    ]
+    return (clear or free or inside or boxes)[0]
+
+
+def _leader(box: Box, x: float, y: float) -> list[Box]:
+    """Return dots from a point to its text; none where nearness alone tells whose it is."""
+    if abs(box[1] + 6 - y) <= LINE:
+        return []
+    place, side = _anchor(box, x)
+    end = (place - 3 if side == "left" else place + 3, box[1] + 6)
+    dots = [(x + (end[0] - x) * part / 12, y + (end[1] - y) * part / 12) for part in range(13)]
+    return [(left, low, left + 0.5, low + 0.5) for left, low in dots]
 
 
 def _lead(axes: Axes, start: tuple[float, float], end: tuple[float, float], label: Label) -> None:

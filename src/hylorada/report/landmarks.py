@@ -62,10 +62,12 @@ def gates(study: dict[str, Any], sheet: Sheet) -> Caption | None:
     )
 
 
-def draw_heats(heats: list[Heat], sheet: Sheet) -> tuple[float, float]:
-    """Draw tables of weights on one scale, and return the scale's ends."""
+def draw_heats(
+    heats: list[Heat], sheet: Sheet, within: tuple[float, ...] = ()
+) -> tuple[float, float]:
+    """Draw tables of weights on one scale that holds `within` too, and return the scale's ends."""
     values = [value for heat in heats for row in heat.weights for value in row if finite(value)]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    low, high = min((*values, *within), default=0.0), max((*values, *within), default=1.0)
     most = max(len(heat.rows) for heat in heats)
     columns = 1 if sheet.narrow else min(2, len(heats))
     height = max(90.0, min(22.0, 330 / most) * most)

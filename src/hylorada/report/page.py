@@ -13,9 +13,10 @@ from markupsafe import Markup
 from hylorada.errors import SpecError
 from hylorada.files import write_atomically
 from hylorada.report import canvas, exports, plots, wording
+from hylorada.report.columns import Table
 from hylorada.report.effects import thresholds
 from hylorada.report.reading import Study, checked, load
-from hylorada.report.tables import Table, tables_of
+from hylorada.report.tables import tables_of
 
 NAMES = {
     "length": "context, tokens",
@@ -29,7 +30,7 @@ NAMES = {
     "failed": "runs failed",
 }
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)")
-FIRST, LAST = ("results",), ("cost", "checks")
+FIRST, LAST = ("statements", "results", "allocation"), ("cost", "checks")
 
 
 class Section(NamedTuple):
@@ -122,6 +123,7 @@ def _part(study: Study, stem: str) -> dict[str, Any]:
         "title": study["title"] or study["study"] or "Study",
         "sections": _sections(study, stem),
         "judged": [(arm, _rest(arm)) for arm in _judged(study)],
+        "statements": [_statement(one) for one in study["statements"]],
         "plan": _plan(study),
         "failed": [check["name"] for check in checks if not check.get("passed")],
         "checks": len(checks),
@@ -137,6 +139,17 @@ def _judged(study: Study) -> list[dict[str, Any]]:
 def _rest(arm: dict[str, Any]) -> str:
     """Return an arm's sentence without the arm's name, which stands before it."""
     return str(arm["sentence"]).removeprefix(arm["name"]).lstrip(": ")
+
+
+def _statement(one: dict[str, Any]) -> dict[str, str]:
+    """Return the words of a statement, with its estimate, interval and unit as one."""
+    value = one.get("estimate")
+    ends = wording.interval(one.get("interval"), 3)
+    estimate = "" if value is None else f"{wording.signed(value, 3)} {ends} {one.get('unit') or ''}"
+    words = {
+        key: str(one.get(key) or "") for key in ("name", "claim", "label", "sentence", "detail")
+    }
+    return words | {"estimate": " ".join(estimate.split())}
 
 
 def _plan(study: Study) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hylorada.report import allocation, curves, effects, frontiers, gains, landmarks
+from hylorada.report import allocation, curves, effects, frontiers, gains, gating, landmarks
 from hylorada.report.canvas import NARROW, WIDE, Caption, Sheet, styled
 
 Draw = Callable[[dict[str, Any], Sheet], Caption | None]
@@ -41,9 +41,12 @@ FIGURES = (
     Plot("gates", "Gates", landmarks.gates),
     Plot("frontier", "Parameters against perplexity", frontiers.parameters),
     Plot("bits_risk", "Bits against risk", allocation.bits_against_risk),
-    Plot("layer_gates", "Gates by layer and seed", allocation.layer_gates),
-    Plot("gradient_norms", "Gradient norms", allocation.gradient_norms),
+    Plot("compression", "Compression", allocation.compression),
     Plot("bound_parts", "What the bounds are made of", allocation.bound_parts),
+    Plot("layer_gates", "Gates by layer and seed", gating.layer_gates),
+    Plot("gate_trend", "Gates by depth", gating.gate_trend),
+    Plot("gradient_norms", "Gradient norms", gating.gradient_norms),
+    Plot("gradient_gates", "Gradients against gates", gating.gradient_gates),
     Plot("tuning", "Tuning", curves.tuning),
 )
 

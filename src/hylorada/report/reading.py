@@ -14,7 +14,7 @@ STUDY, RESULT, METRICS = "study.json", "result.json", "metrics.jsonl"
 # What a study may leave out; the page then leaves out what shows it.
 TEXTS = ("study", "title", "command", "frozen")
 PARTS: dict[str, type[list[Any]] | type[dict[str, Any]]] = {
-    **dict.fromkeys(("sentences", "comparisons", "checks"), list),
+    **dict.fromkeys(("sentences", "comparisons", "checks", "statements"), list),
     **dict.fromkeys(("plan", "setting", "provenance", "figures_data"), dict),
 }
 # Characters that XML forbids, and those that reorder the text around them.

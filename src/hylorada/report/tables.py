@@ -1,46 +1,21 @@
 """Every table of the page, in its order. A new one is a function and a line in `TABLES`."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from hylorada.report import wording
-
-Shower = Callable[[Any], tuple[str, str]]
-
-
-class Spread(NamedTuple):
-    """A value with the ends of its interval; without one they are None."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class Column(NamedTuple):
-    """A column: its name in a file, its heading, and how a value is shown with its small print."""
-
-    name: str
-    heading: str
-    show: Shower
-    numeric: bool = True
-
-
-class Table(NamedTuple):
-    """Rows of plain values; each column knows how to show its own."""
-
-    key: str
-    heading: str
-    caption: str
-    columns: list[Column]
-    rows: list[list[Any]]
-
-    @property
-    def shown(self) -> list[list[tuple[str, str]]]:
-        """Return the text and the small print of every cell."""
-        return [
-            [column.show(value) for column, value in zip(self.columns, row, strict=True)]
-            for row in self.rows
-        ]
+from hylorada.report import allocation_tables, wording
+from hylorada.report.columns import (
+    Column,
+    Spread,
+    Table,
+    estimate,
+    pair,
+    plain,
+    rounded,
+    spread,
+    text,
+    whole,
+)
 
 
 def tables_of(study: dict[str, Any]) -> dict[str, Table]:
@@ -62,13 +37,13 @@ def results(study: dict[str, Any]) -> Table | None:
             0, [("frozen model", "nothing trained"), Spread(value, None, None), *[None] * 5]
         )
     columns = [
-        Column("arm", "Arm", _pair, numeric=False),
-        Column("perplexity", "Perplexity", _spread(wording.number)),
-        Column("gain_percent", "Gain", _spread(wording.percent)),
-        Column("added_parameters", "Parameters added", _whole),
-        Column("parameters_per_percent", "Parameters per 1\u00a0%", _whole),
-        Column("train_seconds", "Training time", _plain(wording.duration)),
-        Column("verdict", "Verdict", _pair, numeric=False),
+        Column("arm", "Arm", pair, numeric=False),
+        Column("perplexity", "Perplexity", spread(wording.number)),
+        Column("gain_percent", "Gain", spread(wording.percent)),
+        Column("added_parameters", "Parameters added", whole),
+        Column("parameters_per_percent", "Parameters per 1\u00a0%", whole),
+        Column("train_seconds", "Training time", plain(wording.duration)),
+        Column("verdict", "Verdict", pair, numeric=False),
     ]
     caption = f"Perplexity{tokens}, mean over {wording.count(seeds, 'seed')}."
     if any(arm["gain"] for arm in study["arms"]):
@@ -79,7 +54,7 @@ def results(study: dict[str, Any]) -> Table | None:
             "adjusted for several arms. Parameters per 1\u00a0% are the added trainable "
             "parameters for each per cent gained. Training time is that of one run."
         )
-    return _without_empty_columns(Table("results", "Results", caption, columns, rows))
+    return Table("results", "Results", caption, columns, rows).without_empty_columns()
 
 
 def effects(study: dict[str, Any]) -> Table | None:
@@ -87,7 +62,7 @@ def effects(study: dict[str, Any]) -> Table | None:
     rows = [
         [
             arm["name"],
-            _estimate(arm["gain"]),
+            estimate(arm["gain"]),
             arm["gain"].get("standard_error"),
             arm["gain"].get("clusters"),
             _verdict(arm),
@@ -97,34 +72,34 @@ def effects(study: dict[str, Any]) -> Table | None:
         if arm["gain"]
     ]
     columns = [
-        Column("arm", "Arm", _text, numeric=False),
-        Column("gain_percent", "Gain", _spread(wording.percent)),
-        Column("standard_error", "Standard error", _digits(3)),
-        Column("seeds", "Seeds", _whole),
-        Column("verdict", "Verdict", _pair, numeric=False),
-        Column("literal_rule", "Literal rule", _text, numeric=False),
+        Column("arm", "Arm", text, numeric=False),
+        Column("gain_percent", "Gain", spread(wording.percent)),
+        Column("standard_error", "Standard error", rounded(3)),
+        Column("seeds", "Seeds", whole),
+        Column("verdict", "Verdict", pair, numeric=False),
+        Column("literal_rule", "Literal rule", text, numeric=False),
     ]
     caption = (
         "Gain in per cent lower perplexity with its adjusted 95\u00a0% interval. The literal rule "
         "looks at the mean alone; the verdict at the whole interval."
     )
-    return _without_empty_columns(Table("effects", "", caption, columns, rows))
+    return Table("effects", "", caption, columns, rows).without_empty_columns()
 
 
 def comparisons(study: dict[str, Any]) -> Table | None:
     """Return each candidate against each control."""
     rows = [
-        [pair["arm"], pair["against"], _estimate(pair.get("gain")), pair.get("sentence")]
-        for pair in study["comparisons"]
+        [one["arm"], one["against"], estimate(one.get("gain")), one.get("sentence")]
+        for one in study["comparisons"]
     ]
     columns = [
-        Column("arm", "Candidate", _text, numeric=False),
-        Column("against", "Against", _text, numeric=False),
-        Column("gain_percent", "Gain", _spread(wording.percent)),
-        Column("sentence", "In words", _text, numeric=False),
+        Column("arm", "Candidate", text, numeric=False),
+        Column("against", "Against", text, numeric=False),
+        Column("gain_percent", "Gain", spread(wording.percent)),
+        Column("sentence", "In words", text, numeric=False),
     ]
     caption = "Per cent lower perplexity than the control, with its 95\u00a0% interval."
-    return _without_empty_columns(Table("comparisons", "", caption, columns, rows))
+    return Table("comparisons", "", caption, columns, rows).without_empty_columns()
 
 
 def positions(study: dict[str, Any]) -> Table | None:
@@ -153,7 +128,7 @@ def depths(study: dict[str, Any]) -> Table | None:
 
 def boundaries(study: dict[str, Any]) -> Table | None:
     """Return where buckets begin, a row a boundary and a column a seed."""
-    columns = [Column("boundary", "Boundary", _whole)]
+    columns = [Column("boundary", "Boundary", whole)]
     places: list[list[float]] = []
     for arm in study["arms"]:
         found = arm["boundaries"] or {}
@@ -182,9 +157,9 @@ def gates(study: dict[str, Any]) -> Table | None:
             by_name = dict(zip(gate["columns"], weights, strict=False))
             rows.append([arm, bucket, *(by_name.get(name) for name in names)])
     columns = [
-        Column("arm", "Arm", _text, numeric=False),
-        Column("position", "Position", _text, numeric=False),
-        *(Column(name, name, _digits(3)) for name in names),
+        Column("arm", "Arm", text, numeric=False),
+        Column("position", "Position", text, numeric=False),
+        *(Column(name, name, rounded(3)) for name in names),
     ]
     return Table("gates", "", "Mean weight of each landmark by position bucket.", columns, rows)
 
@@ -197,10 +172,10 @@ def tuning(study: dict[str, Any]) -> Table | None:
         for row in arm["tuning"] or []
     ]
     columns = [
-        Column("arm", "Arm", _text, numeric=False),
-        Column("rate", "Learning rate", _plain(wording.significant)),
-        Column("loss", "Loss, nats per token", _digits(4)),
-        Column("chosen", "", _text, numeric=False),
+        Column("arm", "Arm", text, numeric=False),
+        Column("rate", "Learning rate", plain(wording.significant)),
+        Column("loss", "Loss, nats per token", rounded(4)),
+        Column("chosen", "", text, numeric=False),
     ]
     return Table("tuning", "", "Learning rates tried on the tuning split.", columns, rows)
 
@@ -213,15 +188,15 @@ def cost(study: dict[str, Any]) -> Table | None:
         for arm in study["arms"]
     ]
     columns = [
-        Column("arm", "Arm", _text, numeric=False),
-        Column("trainable_parameters", "Trainable parameters", _whole),
-        Column(keys[0], "Training time", _plain(wording.duration)),
-        Column(keys[1], "Tokens per second", _whole),
-        Column(keys[2], "Peak memory", _plain(wording.size)),
-        Column(keys[3], "Adapter on disk", _plain(wording.size)),
+        Column("arm", "Arm", text, numeric=False),
+        Column("trainable_parameters", "Trainable parameters", whole),
+        Column(keys[0], "Training time", plain(wording.duration)),
+        Column(keys[1], "Tokens per second", whole),
+        Column(keys[2], "Peak memory", plain(wording.size)),
+        Column(keys[3], "Adapter on disk", plain(wording.size)),
     ]
     caption = "What one run costs, mean over seeds; times hold for the machine named below."
-    return _without_empty_columns(Table("cost", "Cost", caption, columns, rows))
+    return Table("cost", "Cost", caption, columns, rows).without_empty_columns()
 
 
 def checks(study: dict[str, Any]) -> Table | None:
@@ -231,22 +206,27 @@ def checks(study: dict[str, Any]) -> Table | None:
         for check in study["checks"]
     ]
     columns = [
-        Column("check", "Check", _text, numeric=False),
-        Column("outcome", "Outcome", _text, numeric=False),
-        Column("detail", "Detail", _text, numeric=False),
+        Column("check", "Check", text, numeric=False),
+        Column("outcome", "Outcome", text, numeric=False),
+        Column("detail", "Detail", text, numeric=False),
     ]
     caption = "What the study checked about itself; a failed check puts every verdict in doubt."
-    return _without_empty_columns(Table("checks", "Self-checks", caption, columns, rows))
+    return Table("checks", "Self-checks", caption, columns, rows).without_empty_columns()
 
 
 TABLES: tuple[tuple[str, Callable[[dict[str, Any]], Table | None]], ...] = (
+    ("statements", allocation_tables.statements),
     ("results", results),
+    ("allocation", allocation_tables.summary),
     ("effects", effects),
     ("comparisons", comparisons),
     ("positions", positions),
     ("depths", depths),
     ("boundaries", boundaries),
     ("gates", gates),
+    ("layer_gates", allocation_tables.layer_gates),
+    ("gradient_gates", allocation_tables.gradients),
+    ("bound_parts", allocation_tables.bound_parts),
     ("tuning", tuning),
     ("cost", cost),
     ("checks", checks),
@@ -258,7 +238,7 @@ def _result(arm: dict[str, Any]) -> list[Any]:
     return [
         (arm["name"], _role(arm)),
         Spread(found.get("value"), *(found.get("interval") or (None, None))),
-        _estimate(arm["gain"]),
+        estimate(arm["gain"]),
         arm["added_parameters"],
         arm["params_per_percent"],
         (arm["cost"] or {}).get("train_seconds"),
@@ -286,12 +266,6 @@ def _verdict(arm: dict[str, Any]) -> tuple[str, str] | None:
     return wording.verdict(arm["label"], arm["meaning"]), "; ".join(filter(None, notes))
 
 
-def _estimate(gain: dict[str, Any] | None) -> Spread | None:
-    if not gain:
-        return None
-    return Spread(gain.get("value"), *(gain.get("interval") or (None, None)))
-
-
 def _seeds(arm: dict[str, Any]) -> int:
     return len((arm["perplexity"] or {}).get("by_seed") or [])
 
@@ -310,59 +284,13 @@ def _curve_table(
         if arm.get(source)
     }
     places = list(dict.fromkeys(name for curve in curves.values() for name in curve))
-    rows = [[name, *(_estimate(curve.get(name)) for curve in curves.values())] for name in places]
+    rows = [[name, *(estimate(curve.get(name)) for curve in curves.values())] for name in places]
     columns = [
-        Column(heading.lower(), heading, _text, numeric=False),
-        *(Column(name, name, _spread(lambda v: wording.number(v, 3), 3)) for name in curves),
+        Column(heading.lower(), heading, text, numeric=False),
+        *(Column(name, name, spread(lambda v: wording.number(v, 3), 3)) for name in curves),
     ]
     return Table(key, "", caption, columns, rows)
 
 
 def _token_column(arm: str, what: str) -> Column:
-    return Column(f"{arm} {what}", f"{arm}, {what}", _digits(1))
-
-
-def _without_empty_columns(table: Table) -> Table:
-    kept = [
-        index
-        for index, _ in enumerate(table.columns)
-        if any(_is_known(row[index]) for row in table.rows)
-    ]
-    return table._replace(
-        columns=[table.columns[index] for index in kept],
-        rows=[[row[index] for index in kept] for row in table.rows],
-    )
-
-
-def _is_known(value: Any) -> bool:
-    known = value.value if isinstance(value, Spread) else value
-    return known is not None and known != ""
-
-
-def _text(value: Any) -> tuple[str, str]:
-    return ("" if value is None else str(value)), ""
-
-
-def _pair(value: tuple[str, str] | None) -> tuple[str, str]:
-    return value or ("", "")
-
-
-def _plain(show: Callable[[float | None], str]) -> Shower:
-    return lambda value: ("" if value is None else show(value), "")
-
-
-def _digits(digits: int) -> Shower:
-    return _plain(lambda value: wording.number(value, digits))
-
-
-_whole = _digits(0)
-
-
-def _spread(show: Callable[[float | None], str], digits: int = 2) -> Shower:
-    def shown(value: Spread | None) -> tuple[str, str]:
-        if value is None or value.value is None:
-            return "", ""
-        ends: Sequence[float | None] | None = None if value.low is None else value[1:]
-        return show(value.value), wording.interval(ends, digits)
-
-    return shown
+    return Column(f"{arm} {what}", f"{arm}, {what}", rounded(1))

@@ -141,7 +141,7 @@ def test_text_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"level": "word"}, "level must be one of document, token; got 'word'"),
-        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16; got 'int8'"),
+        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, autocast; got 'int8'"),
         ({"samples": 1}, "samples must be at least 2; got 1"),
         ({"delta": 0.0}, "strictly between 0 and 1; got 0.0"),
         ({"choices": {"dimension": 0}}, "the options of 'dimension' must be at least 1; got 0"),

@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from hylorada.errors import SpecError
 from hylorada.models.context import ContextSpec
-from hylorada.models.initial import SHAPES, InitialSpec, build_initial, parse_source
+from hylorada.models.initial import SHAPES, InitialSpec, build_initial, outline, parse_source
 from hylorada.models.pretrained import load, load_tokenizer
 
 MICRO = "random:gpt2-micro,seed=3,tokenizer=tiny"
@@ -52,6 +52,26 @@ def test_gpt2_small_is_the_shape_of_the_paper() -> None:
     config = InitialSpec().config(load_tokenizer("tiny"))
     assert (config.n_layer, config.n_embd, config.n_head) == (12, 768, 12)
     assert (config.n_positions, config.vocab_size) == (1024, 50_304)
+
+
+def test_a_source_may_ask_for_fewer_layers() -> None:
+    source = "random:gpt2-small,layers=6,seed=137,tokenizer=tiny"
+    assert parse_source(source) == InitialSpec(layers=6)
+    assert InitialSpec(layers=6).source() == source
+    fewer = load(MICRO.replace("micro", "micro,layers=1")).model
+    assert fewer.config.n_layer == len(fewer.transformer.h) == 1
+    whole = load(MICRO).model.transformer
+    assert torch.equal(fewer.transformer.wte.weight, whole.wte.weight)
+    assert fewer.transformer.h[0].mlp.c_proj.weight.std().item() > 1.2 * (
+        whole.h[0].mlp.c_proj.weight.std().item()
+    )
+
+
+def test_an_outline_has_the_modules_and_no_weights() -> None:
+    found = outline("random:gpt2-small,layers=2", load_tokenizer("tiny"))
+    assert {parameter.device.type for parameter in found.parameters()} == {"meta"}
+    assert len(found.transformer.h) == 2
+    assert found.lm_head.weight.shape == (50_304, 768)
 
 
 def test_a_folder_gives_the_shape_of_any_architecture(tmp_path: Path) -> None:
@@ -99,6 +119,8 @@ def test_a_source_is_written_and_read() -> None:
         ("random:gpt3", f"one of {', '.join(SHAPES)} or a folder with config.json; got 'gpt3'"),
         ("random:gpt2-micro,seed=-1", "a random model is written"),
         ("random:gpt2-micro,width=3", "a random model is written"),
+        ("random:gpt2-micro,layers=two", "a random model is written"),
+        ("random:gpt2-micro,layers=0", "layers must be at least 1; got 0"),
     ],
 )
 def test_sources_that_name_no_model_are_refused(source: str, message: str) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.unit.report.allocation_study import allocation_study
+
 SEEDS = (42, 123, 456)
 CONTEXT = 256
 BASELINE = 28.3684
@@ -92,12 +94,20 @@ def small(**changes: Any) -> dict[str, Any]:
 
 
 def allocation() -> dict[str, Any]:
-    """Return a study with the additional data of an allocation study."""
+    """Return a study with data for every section that any study has."""
+    divided = allocation_study()
+    allocations = [arm["allocation"] for arm in divided["arms"]]
+    arms = [
+        _arm(name) | {"allocation": allocations[index] if index < 6 else None}
+        for index, name in enumerate(ARMS)
+    ]
     weights = [[0.5 + 0.04 * layer - 0.02 * seed for seed in range(3)] for layer in range(6)]
     names = ["uniform 1000", "learned 1000", "uniform 2000", "learned 2000"]
     return example(
         study="allocation",
         title="Where should the coordinates go?",
+        arms=arms,
+        statements=divided["statements"],
         figures_data={
             "risk_unit": "bits per token",
             "gain_curves": {

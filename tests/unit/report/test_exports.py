@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hylorada.report.columns import Table
 from hylorada.report.exports import as_csv, as_latex, escaped, save
 from hylorada.report.reading import checked
-from hylorada.report.tables import Table, tables_of
+from hylorada.report.tables import tables_of
 from tests.unit.report.example import example
 
 

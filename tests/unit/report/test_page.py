@@ -86,7 +86,7 @@ def test_every_section_is_there_and_in_order(page: str) -> None:
     found = re.findall(r'<h2 id="allocation-([a-z_]+?)(?:-heading)?">', page)
     figures = [plot.key for plot in FIGURES]
     last = ["cost", "checks", "plan", "provenance", "command"]
-    assert found == ["verdict", "results", *figures, *last]
+    assert found == ["verdict", "statements", "results", "allocation", *figures, *last]
 
 
 def test_sections_without_data_are_left_out() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from hylorada.report import allocation as allocation_figures
 from hylorada.report import curves, effects, frontiers, gains, landmarks
 from hylorada.report.canvas import WIDE, Sheet, styled
 from hylorada.report.frontiers import Offer, unsurpassed
@@ -286,12 +285,6 @@ def test_a_gate_with_nothing_to_choose_from_is_not_drawn() -> None:
     found = {"rows": ["0–7"], "columns": ["landmark 1"], "weights": [[1.0]]}
     with styled():
         assert landmarks.gates(arms({"gates": found}), Sheet(WIDE)) is None
-
-
-def test_bars_of_a_bound_end_in_their_sum() -> None:
-    said, drawn = words(allocation_figures.bound_parts, FULL)
-    assert "uniform 1000 4.580" in said
-    assert {"4.580", "■ complexity", "bits per token"} <= set(drawn)
 
 
 def test_candidates_have_colours_and_controls_have_dashes() -> None:

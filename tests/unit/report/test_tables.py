@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from hylorada.report.columns import Spread, Table
 from hylorada.report.reading import checked
-from hylorada.report.tables import Spread, Table, tables_of
+from hylorada.report.tables import tables_of
 from tests.unit.report.example import ARMS, example
 
 FOUND = tables_of(checked(example()))
