@@ -56,6 +56,7 @@ from hylorada.experiments.measuring import (
     Decoded,
     attach,
     evidence_of,
+    read_risks,
     reading_of,
     risk_spec,
     text_of,
@@ -73,7 +74,7 @@ PUBLISHED_EXTRA_BITS = 7 + 3  # configuration, and one of eight smoothing values
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("job", choices=("certify", "curve", "speed"))
+    parser.add_argument("job", choices=("certify", "held_out", "curve", "speed"))
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--data")
     parser.add_argument("--out", required=True, type=Path)
@@ -81,13 +82,19 @@ def main() -> None:
     parser.add_argument("--published", type=Path)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tried", type=int, default=1, help="Configurations compared by looking.")
+    parser.add_argument("--documents", type=int, default=600, help="Read by held_out.")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     if chosen.job == "curve":
         draw_curve(chosen.out)
         return
-    results = iter([measure_speed()]) if chosen.job == "speed" else certify_all(chosen)
-    name = "certificates" if chosen.job == "certify" else "certificate_speed"
+    jobs = {
+        "certify": ("certificates", certify_all),
+        "held_out": ("held_out", confirm),
+        "speed": ("certificate_speed", lambda chosen: iter([measure_speed()])),
+    }
+    name, job = jobs[chosen.job]
+    results = job(chosen)
     for result in results:  # one more file each time
         (chosen.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -200,6 +207,64 @@ def held_out(evidence: Evidence, level: str, weight: float) -> dict[str, float]:
     }
 
 
+def confirm(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Read some test documents with every certified file; its certificates lie in `out`."""
+    spec = CertifySpec(dtype=chosen.dtype, device=DEVICE, split="test", progress=False)
+    loaded = load(chosen.model, dtype=DTYPES[chosen.dtype], device=DEVICE)
+    store = text_of(chosen.data, spec, loaded.tokenizer)
+    documents = countable_documents(store)[: chosen.documents]
+    reading = replace(reading_of(store, spec), documents=documents)
+    result: dict[str, Any] = {"dtype": chosen.dtype, "documents": documents.size, "files": {}}
+    for file in chosen.files:
+        decoded = attach(read_message(file), loaded, spec, "")
+        evidence = evidence_of(read_risks(decoded, store, reading, compared=True), store, reading)
+        decoded.model.unload()
+        found: dict[str, Any] = {"tokens": int(evidence.lengths.sum())}
+        for level in ("document", "token"):
+            certificate = json.loads((chosen.out / f"{file.stem}.{level}.json").read_text())
+            gain = next(one for one in certificate["statements"] if one["name"] == "gain")
+            found[level] = held_out(evidence, level, gain["settings"]["weight"])
+            found[level]["certified_gain"] = gain["bound"]
+        each = evidence.of_documents(evidence.frozen - evidence.adapted) / evidence.lengths
+        found["standard_error_of_gain"] = float(each.std(ddof=1) / np.sqrt(each.size))
+        result["files"][file.name] = found
+        print(json.dumps(found), flush=True)
+        yield result
+    if chosen.published is not None:
+        train = text_of(chosen.data, replace(spec, split="train"), loaded.tokenizer)
+        result["published"] = estimated_published(chosen, loaded, train, spec)
+        print(json.dumps(result["published"]), flush=True)
+        yield result
+
+
+def estimated_published(
+    chosen: argparse.Namespace, loaded: LoadedModel, store: TokenStore, spec: CertifySpec
+) -> dict[str, Any]:
+    """Return the published bound as 10,000 draws would give it, its risk estimated from fewer."""
+    message = read_message(chosen.published)
+    decoded = attach(message, loaded, spec, "")
+    documents, draws = drawn_documents(store, chosen.documents, seed=0)
+    risks = token_risks(decoded.model, store, documents, decoded.risk)
+    decoded.model.unload()
+    found = published_bound(
+        risks,
+        draws,
+        population=countable_documents(store).size,
+        code_bits=float(describe(message)["published_estimate_bits"]),
+        sample=PUBLISHED_DRAWS,
+    )
+    certificate = json.loads((chosen.out / f"{chosen.files[0].stem}.document.json").read_text())
+    ours = next(one for one in certificate["statements"] if one["name"] == "loss")["bound"]
+    gap = found["bound"] - found["risk"]
+    closed = (found["bound"] - ours) / gap
+    return found | {
+        "file": chosen.published.name,
+        "risk_estimated_from": int(draws.sum()),
+        "our_bound": ours,
+        "share_of_the_gap_closed": closed,
+    }
+
+
 def inequalities(evidence: Evidence, complexity: Nats) -> dict[str, float]:
     """Return what each inequality certifies as gain on unseen documents, in bits per token.
 
@@ -251,7 +316,12 @@ def published(
 
 
 def published_bound(
-    risks: TokenRisks, draws: np.ndarray, *, population: int, code_bits: float
+    risks: TokenRisks,
+    draws: np.ndarray,
+    *,
+    population: int,
+    code_bits: float,
+    sample: int | None = None,
 ) -> dict[str, float]:
     """Return the best of the published bounds over smoothing values, with its empirical risk."""
     complexity = nats_from_bits(Bits(code_bits + PUBLISHED_EXTRA_BITS))
@@ -265,7 +335,7 @@ def published_bound(
             float(each.mean()),
             complexity,
             population,
-            int(draws.sum()),
+            sample or int(draws.sum()),
             loss_range(alpha, risks.vocabulary),
         )
         found.append({"bound": bound, "risk": float(each.mean()), "alpha": alpha})

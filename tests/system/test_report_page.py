@@ -10,6 +10,7 @@ import pytest
 
 from hylorada.report.page import write
 from hylorada.report.plots import FIGURES
+from tests.unit.report.allocation_study import allocation_study
 from tests.unit.report.example import allocation, small
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -24,15 +25,21 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrom
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return pages of one study with every section, and of two studies."""
+    """Return pages of a study with every section, of two studies, and of one with 12 arms."""
     folder = tmp_path_factory.mktemp("studies")
-    studies = {"one": allocation(), "both/first": small(), "both/second": small(study="other")}
+    studies = {
+        "one": allocation(),
+        "both/first": small(),
+        "both/second": small(study="other"),
+        "divided": allocation_study(),
+    }
     for name, study in studies.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "study.json").write_text(json.dumps(study))
     return {
         "one": write(folder / "one", folder / "one.html"),
         "several": write(folder / "both", folder / "several.html"),
+        "divided": write(folder / "divided", folder / "divided.html"),
     }
 
 
@@ -72,7 +79,7 @@ class Visit:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 375])
-@pytest.mark.parametrize("name", ["one", "several"])
+@pytest.mark.parametrize("name", ["one", "several", "divided"])
 def test_a_page_is_quiet_and_fits_the_screen(
     browser: Any, places: dict[str, Path], name: str, width: int, scheme: str
 ) -> None:
@@ -86,7 +93,7 @@ def test_every_section_is_seen(browser: Any, places: dict[str, Path]) -> None:
     headings = page.locator("h2").all_inner_texts()
     figures = [plot.heading for plot in FIGURES]
     last = ["Cost", "Self-checks", "Plan", "Provenance", "How to reproduce"]
-    assert headings == ["Verdict", "Results", *figures, *last]
+    assert headings == ["Verdict", "Statements", "Results", "Allocation", *figures, *last]
     assert page.locator("h1").inner_text() == "Where should the coordinates go?"
     assert page.locator(".answer").first.inner_text().startswith("Position-adaptive landmarks")
 
@@ -99,21 +106,51 @@ def test_each_figure_is_seen_once_in_the_form_for_the_screen(
     assert visit.shown("figure svg") == visit.shown(f"figure svg.{kind}") == len(FIGURES)
 
 
+@pytest.mark.parametrize("name", ["one", "divided"])
+@pytest.mark.parametrize("width", [1100, 375])
 def test_words_of_a_figure_stay_inside_it_and_can_be_read(
-    browser: Any, places: dict[str, Path]
+    browser: Any, places: dict[str, Path], name: str, width: int
 ) -> None:
-    for width in (1100, 375):
-        page = Visit(browser, places["one"], width=width).page
-        outside = page.evaluate(
-            """() => [...document.querySelectorAll('figure svg')].flatMap(svg => {
-                 const box = svg.getBoundingClientRect();
-                 return box.width === 0 ? [] : [...svg.querySelectorAll('text')].filter(text => {
-                   const own = text.getBoundingClientRect();
-                   return own.left < box.left - 2 || own.right > box.right + 2 || own.height < 10;
-                 }).map(text => text.textContent);
-               })"""
-        )
-        assert outside == []
+    page = Visit(browser, places[name], width=width).page
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll('figure svg')].flatMap(svg => {
+             const box = svg.getBoundingClientRect();
+             return box.width === 0 ? [] : [...svg.querySelectorAll('text')].filter(text => {
+               const own = text.getBoundingClientRect();
+               return own.left < box.left - 2 || own.right > box.right + 2 || own.height < 10;
+             }).map(text => text.textContent);
+           })"""
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("width", [1100, 375])
+def test_words_of_a_study_with_twelve_arms_do_not_cover_each_other(
+    browser: Any, places: dict[str, Path], width: int
+) -> None:
+    page = Visit(browser, places["divided"], width=width).page
+    covered = page.evaluate(
+        """() => [...document.querySelectorAll('figure svg')].flatMap(svg => {
+             const texts = [...svg.querySelectorAll('text')].filter(one => one.textContent.trim());
+             const boxes = texts.map(one => one.getBoundingClientRect());
+             return boxes.flatMap((a, i) => boxes.slice(i + 1).flatMap((b, j) => {
+               const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+               const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+               return across > 2 && down > 6
+                 ? [texts[i].textContent + ' over ' + texts[i + 1 + j].textContent] : [];
+             }));
+           })"""
+    )
+    assert covered == []
+
+
+def test_statements_are_read_before_any_table(browser: Any, places: dict[str, Path]) -> None:
+    page = Visit(browser, places["divided"], width=375).page
+    section = page.locator("section[aria-labelledby=allocation-statements-heading]")
+    assert section.locator("li").count() == 3
+    assert section.locator("table").count() == 0
+    labels = {"supported", "refuted", "inconclusive"}
+    assert set(section.locator(".label").all_inner_texts()) <= labels
 
 
 @pytest.mark.parametrize(("scheme", "paper"), [("light", LIGHT), ("dark", DARK)])

@@ -98,7 +98,8 @@ def _listed(rows: list[Row]) -> str:
 
 def _draw(rows: list[Row], sheet: Sheet, limits: dict[str, float]) -> None:
     step = 46 if sheet.narrow else 31
-    sides = (10.0, 10.0) if sheet.narrow else (226.0, 262.0)
+    notes = max(176.0, 24 + 7.2 * max(len(_estimate(row)) for row in rows))  # after the estimates
+    sides = (10.0, 10.0) if sheet.narrow else (226.0, notes + 86)
     (axes,) = sheet.panels(
         1, columns=1, height=step * len(rows), left=sides[0], right=sides[1], top=26, bottom=44
     )
@@ -107,7 +108,7 @@ def _draw(rows: list[Row], sheet: Sheet, limits: dict[str, float]) -> None:
     _zones(axes, limits, (-0.02, 0.38) if sheet.narrow else (-0.5, 0.5), len(rows))
     for level, row in enumerate(rows):
         _interval(axes, row, level + (0.18 if sheet.narrow else 0))
-        _words(axes, row, level, narrow=sheet.narrow)
+        _words(axes, row, level, notes, narrow=sheet.narrow)
     few_ticks(axes, x=5 if sheet.narrow else 7, x_label="% lower perplexity  (better →)")
     axes.grid(visible=False)
     axes.set_yticks([])
@@ -182,7 +183,7 @@ def _interval(axes: Axes, row: Row, level: float) -> None:
     )
 
 
-def _words(axes: Axes, row: Row, level: float, *, narrow: bool) -> None:
+def _words(axes: Axes, row: Row, level: float, notes: float, *, narrow: bool) -> None:
     width, _ = extent(axes)
     across = axes.get_yaxis_transform()
     if narrow:
@@ -196,4 +197,4 @@ def _words(axes: Axes, row: Row, level: float, *, narrow: bool) -> None:
     middle: dict[str, Any] = {"transform": across, "va": "center_baseline"}
     axes.text(-12 / width, level, name, ha="right", **middle)
     axes.text(1 + 14 / width, level, _estimate(row), ha="left", **middle)
-    axes.text(1 + 176 / width, level, row.note, ha="left", **middle)
+    axes.text(1 + notes / width, level, row.note, ha="left", **middle)

@@ -12,7 +12,7 @@ from hylorada.report.canvas import COLOURS, Caption, Sheet
 from hylorada.report.labelling import Label, label_beside, label_near
 from hylorada.report.landmarks import Heat, draw_heats
 from hylorada.report.marks import DASHES, SERIES, finite
-from hylorada.report.scales import few_ticks, title
+from hylorada.report.scales import few_ticks, logarithmic, title
 from hylorada.verdicts.allocation import SMALLEST_SHARE
 
 Points = list[tuple[float, float]]
@@ -95,11 +95,13 @@ def gradient_gates(study: dict[str, Any], sheet: Sheet) -> Caption | None:
         _scatter(axes, places)
         _shares(axes, gates)
         few_ticks(axes, x=4, x_label="‖∇B‖ / ‖∇A‖, mean over training")
+        _spread_out(axes, [place.ratio for place in places])
         title(axes, f"final γ, {wording.shortened(name, 30)}")
         label_near(
             axes,
             [Label(p.ratio, p.gate, _short(p.layer), COLOURS["ink"]) for p in places],
             length=12,
+            bars=[(p.ratio, min(p.gates), max(p.gates)) for p in places],
         )
     told = [f"{name} {wording.signed(_rank_correlation(places), 2)}" for name, places in arms]
     return Caption(
@@ -209,9 +211,17 @@ def _scatter(axes: Axes, places: list[Place]) -> None:
         fill = accent if place.layer[-1:].isdigit() else COLOURS["paper"]
         axes.plot([place.ratio] * 2, [min(place.gates), max(place.gates)], color=accent, lw=1.2)
         axes.plot([place.ratio], [place.gate], "o", color=accent, mfc=fill, markersize=6.5)
-    ratios = [place.ratio for place in places]
-    margin = 0.08 * (max(ratios) - min(ratios)) or 0.1 * ratios[0]
-    axes.set_xlim(min(ratios) - margin, max(ratios) + margin)
+
+
+def _spread_out(axes: Axes, ratios: list[float]) -> None:
+    """Give all ratios room, on a logarithmic axis where one is many times another."""
+    low, high = min(ratios), max(ratios)
+    if high > 4 * low:
+        axes.set_xlim(low / 1.25, high * 1.25)
+        logarithmic(axes)
+        return
+    margin = 0.08 * (high - low) or 0.1 * low
+    axes.set_xlim(low - margin, high + margin)
 
 
 def _short(layer: str) -> str:

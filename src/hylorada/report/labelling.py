@@ -10,7 +10,7 @@ from hylorada.report.scales import extent
 
 LINE = 15.5  # pixels from one line of text to the next
 # Pixels above and below a point, nearest first.
-FURTHER = tuple(step for up in range(19, 160, 14) for step in (up, -up - 12))
+FURTHER = tuple(step for up in range(19, 160, 7) for step in (up, -up - 12))
 LETTER = 6.9  # pixels, the width of most letters
 POINT = 12.0  # pixels, the width of a point with some room around it
 

@@ -190,6 +190,13 @@ def test_gates_are_drawn_against_the_ratio_of_gradients() -> None:
     assert {"0", "5", "head", "final γ, learned d=1000"} <= set(drawn)
 
 
+def test_ratios_many_times_each_other_are_drawn_on_a_logarithmic_axis() -> None:
+    norms = {"A": [1.0, 1.0, 1.0], "B": [1.5, 2.0, 16.0]}
+    found = arm(layers=["layer 0", "layer 1", "head"], gamma=[[0.5, 0.5, 0.6]], gradients=norms)
+    _, drawn = words(gating.gradient_gates, checked({"schema": 1, "arms": [found]}))
+    assert {"3", "10", "head"} <= set(drawn)
+
+
 def test_a_place_has_the_ratio_and_the_mean_gate() -> None:
     norms = {"A": [0.5, 0.0], "B": [1.5, 1.0]}
     found = layer_places(
