@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: $(READY)
 	$(BIN)/hylorada demo --out demo
@@ -18,6 +18,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mkdocs build --strict
+
 # An open range for torch would pull gigabytes of CUDA packages onto a machine without a GPU.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,4 +30,4 @@ $(READY): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build/site

@@ -1,5 +1,6 @@
 """Files that survive a kill: complete or absent, and checked before they are believed."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -8,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hylorada.errors import SpecError
+
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 PARTIAL = ".partial-"
 
 
@@ -73,3 +77,18 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def alone_in(folder: Path, what: str) -> Iterator[None]:
+    """Keep a second process out of the folder of `what`; the lock goes with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SpecError(
+                f"{what} must have its folder for itself; {folder} is in use by another process; "
+                "wait for it or choose another folder with --out"
+            ) from error
+        yield

@@ -116,6 +116,15 @@ def test_a_run_is_compressed_by_its_folder(place: Path, tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.parametrize("source", ["run", "run/adapter"])
+def test_a_run_with_a_wider_context_is_refused(source: str, place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "uniform", tmp_path / "run" / "adapter")
+    (tmp_path / "run" / "config.yaml").write_text("model: {source: tiny, context: 1024}\n")
+    with pytest.raises(SpecError, match=r"widened it to 1024 tokens: train it without model\.cont"):
+        compress(str(tmp_path / source), tmp_path / "message", PLAIN)
+    assert not (tmp_path / "message").exists()
+
+
 def test_the_result_says_what_is_counted(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "message"
     result = compress(str(place / "learned"), file, CompressionSpec(method="uniform"))

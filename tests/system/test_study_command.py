@@ -6,6 +6,7 @@ import pytest
 
 from hylorada.cli import COMMANDS, main
 from hylorada.cli.command import parsed
+from hylorada.cli.study import ALLOCATION
 
 DOCUMENTED = (
     "bucketing --epochs 1 --num_train 500 --num_val 100 --num_landmarks 8 --seeds 42 123 456"
@@ -20,6 +21,15 @@ def test_the_documented_command_is_accepted_verbatim(words: str) -> None:
     assert list(options.seeds) == [42, 123, 456]
 
 
+def test_the_documented_allocation_study_is_accepted_verbatim() -> None:
+    options = parsed(
+        "compare", COMMANDS["compare"], ALLOCATION.removeprefix("hylorada compare ").split()
+    )
+    assert (options.study, list(options.budgets)) == ("allocation", [1000, 2000])
+    assert (list(options.seeds), options.tune) == ([42, 123, 999], True)
+    assert (options.certified_documents, options.learning_rate) == (10_000, None)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -29,6 +39,8 @@ def test_the_documented_command_is_accepted_verbatim(words: str) -> None:
         ("landmarks --data nowhere/at/all", "nowhere/at/all"),
         ("landmarks --model nowhere/at/all/", "nowhere/at/all"),
         ("landmarks --seeds 1 1", "seeds must be given and differ"),
+        ("allocation --designs even", "unknown design 'even'; known are equal"),
+        ("allocation --budgets 1", "must leave a coordinate to A and one to B"),
         ("landmarks --num_train 0", "num_train must be at least 1; got 0"),
         ("landmarks --ledger nowhere://runs", "storage that fsspec knows"),
     ],

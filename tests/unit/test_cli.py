@@ -1,6 +1,7 @@
 """The command line: one sub-command a job, and one line for every mistake."""
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -47,9 +48,11 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_overview_names_every_command_and_a_start(words: list[str], capsys: Output) -> None:
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    listed = [line.split()[0] for line in lines if re.match(r"  \S", line)]
     assert sorted(listed) == sorted(EVERY_COMMAND)
-    assert "Start with:  hylorada demo" in lines
+    path = [line.split()[1] for line in lines if line.startswith("    hylorada ")]
+    six = ["train", "evaluate", "report", "compress", "bound", "verify"]
+    assert path == ["demo", *six, "COMMAND"]
 
 
 @pytest.mark.parametrize("name", EVERY_COMMAND)
@@ -57,9 +60,10 @@ def test_the_help_of_a_command_holds_an_example(name: str, capsys: Output) -> No
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     assert stop.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = capsys.readouterr().out
     assert text.startswith(f"usage: hylorada {name}")
-    assert f"Example: hylorada {name} " in text
+    example = text.partition("\nExample:\n")[2].partition("\n")[0]
+    assert example.split()[:2] == ["hylorada", name]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -138,6 +142,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     assert message in refusal(capsys, *words)
     assert list((tmp_path / "here").iterdir()) == []
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_mistyped_run_is_refused_before_any_network_is_asked(capsys: Output) -> None:
+    Path("runs/first").mkdir(parents=True)
+    line = refusal(capsys, "evaluate", "runs/frist")
+    assert "holds no 'runs/frist'; did you mean 'runs/first'?" in line
 
 
 @pytest.mark.parametrize("command", ["prepare", "demo", "train"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hylorada.cli import main
+from hylorada.models.pretrained import load_tokenizer
 from hylorada.text.tokens import TokenStore
 from tests.small_run import small_arguments
 from tests.unit.command_line import Output, evaluation, refusal
@@ -90,6 +91,19 @@ def test_prepare_writes_only_the_splits_asked_for(place: Path, tmp_path: Path) -
     words = ["--data", place / "text", "--tokenizer", place / "model", "--out", tmp_path / "tokens"]
     assert main(["prepare", *map(str, words), "--splits", "test"]) == 0
     assert [path.name for path in (tmp_path / "tokens").iterdir()] == ["test"]
+
+
+def test_prepare_reads_rows_lines_and_replacements_as_training_does(tmp_path: Path) -> None:
+    Path("rows.jsonl").write_text('{"body": "a<unk>", "text": 1}\n{"body": "b", "text": 2}\n')
+    Path("lines.txt").write_text("one\n\ntwo\nthree\n")
+    words = ["prepare", "--splits", "all", "--tokenizer", "tiny"]
+    fields = ["--text-field", "body", "--replace", '{"<unk>": "?"}']
+    assert main([*words, "--data", "rows.jsonl", "--out", "rows", *fields]) == 0
+    assert main([*words, "--data", "lines.txt", "--out", "lines", "--lines", "documents"]) == 0
+    tokenizer = load_tokenizer("tiny")
+    stores = [TokenStore.open(Path(name) / "all") for name in ("rows", "lines")]
+    assert [len(store) for store in stores] == [2, 3]
+    assert tokenizer.decode(stores[0].tokens, skip_special_tokens=True) == "a?b"
 
 
 def test_prepare_writes_nothing_if_one_split_is_missing(

@@ -14,7 +14,7 @@ from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hylorada.adapters.lora import LowRankUpdate
+from hylorada.adapters.lora import LowRankUpdate, gated, rows
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
     dense_row_norm,
@@ -51,8 +51,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         bias = None if bias is None else bias.to(result.dtype)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._differentiable(module, active_adapter, x, result, bias)
-        updated = self.accumulate(module, active_adapter, x, result)
-        return rescale(updated, self.factor(module, active_adapter, result.dtype), bias)
+        low = self.low_rank(module, active_adapter, x, result.dtype)
+        up = module.lora_B[active_adapter].weight.to(result.dtype)
+        factor = self.factor(module, active_adapter, result.dtype)
+        scaling = module.scaling[active_adapter]
+        return rescale(result, low, up * factor[:, None], factor, bias, scaling)
 
     def _differentiable(
         self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, bias: Tensor | None
@@ -107,10 +110,10 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         base, scaling = layer.get_base_layer(), layer.scaling[adapter]
         if is_small_on_a_gpu(base):
             return dense_row_norm(base, down, up, scaling)
-        scaled = layer.lora_A[adapter].weight.float() * scaling
-        product = frozen_product(base, scaled.to(down.dtype))
-        exact_up = layer.lora_B[adapter].weight.float()
-        return factored_row_norm(self.frozen_square(layer), product, scaled, exact_up)
+        product = frozen_product(base, down)
+        exact_down, exact_up = (f[adapter].weight.float() for f in (layer.lora_A, layer.lora_B))
+        square = self.frozen_square(layer)
+        return factored_row_norm(square, product, exact_down, exact_up, scaling)
 
     @torch.no_grad()
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
@@ -124,14 +127,23 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
 
 def rescale(
-    updated: Float[Tensor, "*batch out_dim"],
+    result: Float[Tensor, "*batch out_dim"],
+    low: Float[Tensor, "*batch rank"],
+    rescaled_up: Float[Tensor, "out_dim rank"],
     factor: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
+    scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `factor * (updated - bias) + bias` in one pass over the tokens."""
+    """Return `factor * (result - bias) + bias + scaling * low rescaled_up^T`.
+
+    Where `rescaled_up` is `factor * up`, the update is rescaled without a pass over the tokens.
+    """
     if bias is None:
-        return updated * factor
-    return torch.addcmul(torch.addcmul(bias, bias, factor, value=-1), updated, factor)
+        rescaled = rows(result) * factor
+    else:
+        rescaled = torch.addcmul(torch.addcmul(bias, bias, factor, value=-1), rows(result), factor)
+    rescaled.addmm_(rows(low), rescaled_up.t(), alpha=scaling)
+    return rescaled.view(result.shape)
 
 
 class DoraRows(torch.autograd.Function):
@@ -156,43 +168,44 @@ class DoraRows(torch.autograd.Function):
     ) -> Tensor:
         """Return the adapted rows."""
         ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
+        ctx.scaling = scaling
         down, up = down.to(result.dtype), up.to(result.dtype)
         inner = nn.functional.linear(x, down)
-        updated = torch.addmm(rows(result), rows(gated(inner, gain)), up.t(), alpha=scaling).view(
-            result.shape
-        )
         norm = row_norm(down, up)
         factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
-        ctx.scaling = scaling
-        ctx.save_for_backward(x, down, up, inner, updated, factor, norm, gain, bias)
-        return rescale(updated, factor, bias)
+        rescaled_up = up * factor[:, None]
+        ctx.save_for_backward(x, down, up, rescaled_up, inner, result, factor, norm, gain, bias)
+        return rescale(result, gated(inner, gain), rescaled_up, factor, bias, scaling)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors that came in."""
-        x, down, up, inner, updated, factor, norm, gain, bias = ctx.saved_tensors
+        x, down, up, rescaled_up, inner, result, factor, norm, gain, bias = ctx.saved_tensors
         need_x, need_gain, need_bias = (ctx.needs_input_grad[place] for place in (1, 5, 6))
+        low, tokens = rows(gated(inner, gain)), rows(gradient)
         # The bias is taken off before the sum: two long sums would cancel.
-        product = gradient * updated if bias is None else (updated - bias).mul_(gradient)
-        for_factor = rows(product).sum(dim=0)
-        for_bias = (1 - factor) * rows(gradient).sum(dim=0) if need_bias else None
+        product = gradient * result if bias is None else (result - bias).mul_(gradient)
+        # The small factor first: a CPU is slow at a tall result from a transposed gradient.
+        for_row = torch.addmm(up.t(), low.t(), tokens, beta=0, alpha=ctx.scaling).t()
+        for_factor = plus_row_products(
+            rows(product).sum(dim=0), up, for_row, in_one_launch=gradient.is_cuda
+        )
+        for_bias = (1 - factor) * tokens.sum(dim=0) if need_bias else None
         for_result = torch.mul(gradient, factor, out=product)
-        for_gated = torch.addmm(rows(inner), rows(for_result), up, beta=0, alpha=ctx.scaling).view(
+        for_gated = torch.addmm(rows(inner), tokens, rescaled_up, beta=0, alpha=ctx.scaling).view(
             inner.shape
         )
-        for_up = torch.addmm(
-            up, rows(for_result).t(), rows(gated(inner, gain)), beta=0, alpha=ctx.scaling
-        )
+        down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
+        for_up = torch.mul(for_row, factor[:, None], out=torch.empty_like(up, dtype=up_dtype))
         for_gain = (for_gated * inner).sum(dim=-1).sum_to_size(gain.shape) if need_gain else None
         for_inner = gated(for_gated, gain)
         for_down = rows(for_inner).t() @ rows(x)
-        down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
         return (
             for_result,
             for_inner @ down if need_x else None,
             for_down.to(down_dtype),
-            for_up.to(up_dtype),
+            for_up,
             (for_factor / norm).to(magnitude_dtype),
             for_gain,
             for_bias,
@@ -201,16 +214,20 @@ class DoraRows(torch.autograd.Function):
         )
 
 
-def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:
-    """Return the tensor as a matrix, one row for each token."""
-    return tensor.reshape(-1, tensor.shape[-1])
+def plus_row_products(
+    start: Float[Tensor, " out_dim"],
+    first: Float[Tensor, "out_dim rank"],
+    second: Float[Tensor, "out_dim rank"],
+    *,
+    in_one_launch: bool,
+) -> Float[Tensor, " out_dim"]:
+    """Return `start + <first, second>` per row.
 
-
-def gated(
-    inner: Float[Tensor, "*batch rank"], gain: Float[Tensor, "*#batch"] | None
-) -> Float[Tensor, "*batch rank"]:
-    """Return each token's low-rank activation times its gain."""
-    return inner if gain is None else inner * gain[..., None]
+    A batched product is one launch, which a GPU waits for; a CPU is slow at it in bfloat16.
+    """
+    if in_one_launch:
+        return torch.baddbmm(start[:, None, None], first[:, None], second[:, :, None]).flatten()
+    return (first * second).sum(dim=1).add_(start)
 
 
 def version(parameter: Tensor) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ itself scales the update and accumulates it.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from peft.tuners.lora.layer import LoraLayer, LoraVariant
 from torch import Tensor, nn
 
@@ -24,15 +25,11 @@ class LowRankUpdate:
         """Return whether plain LoRA can express the update: not where it depends on position."""
         return self.gain is None
 
-    def accumulate(self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor) -> Tensor:
-        """Return `result` plus the update, in the dtype of `result`."""
-        down = layer.lora_A[adapter].weight.to(result.dtype)
-        up = layer.lora_B[adapter].weight.to(result.dtype)
-        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(result.dtype)), down)
-        if self.gain is not None:
-            inner = inner * self.gain(inner)[..., None]
-        rows, low = result.reshape(-1, result.shape[-1]), inner.reshape(-1, inner.shape[-1])
-        return torch.addmm(rows, low, up.t(), alpha=layer.scaling[adapter]).view(result.shape)
+    def low_rank(self, layer: LoraLayer, adapter: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `gain * A drop(x)`, computed in this dtype."""
+        down = layer.lora_A[adapter].weight.to(dtype)
+        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(dtype)), down)
+        return gated(inner, None if self.gain is None else self.gain(inner))
 
 
 class FastLora(LowRankUpdate, LoraVariant):
@@ -42,7 +39,10 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        return self.accumulate(module, active_adapter, x, result)
+        low = self.low_rank(module, active_adapter, x, result.dtype)
+        up = module.lora_B[active_adapter].weight.to(result.dtype)
+        scaling = module.scaling[active_adapter]
+        return torch.addmm(rows(result), rows(low), up.t(), alpha=scaling).view(result.shape)
 
     @staticmethod
     def merge_safe(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
@@ -58,3 +58,15 @@ class FastLora(LowRankUpdate, LoraVariant):
     def unmerge(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
         """Return the weight with the update removed."""
         return orig_weight.data - module.get_delta_weight(active_adapter).to(orig_weight.dtype)
+
+
+def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:
+    """Return the tensor as a matrix, one row for each token."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def gated(
+    inner: Float[Tensor, "*batch rank"], gain: Float[Tensor, "*#batch"] | None
+) -> Float[Tensor, "*batch rank"]:
+    """Return each token's low-rank activation times its gain."""
+    return inner if gain is None else inner * gain[..., None]

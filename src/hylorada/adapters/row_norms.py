@@ -40,15 +40,18 @@ def dense_row_norm(
 def factored_row_norm(
     frozen_square: Float[Tensor, " out_dim"],
     frozen_product: Float[Tensor, "out_dim rank"],
-    scaled: Float[Tensor, "rank in_dim"],
+    down: Float[Tensor, "rank in_dim"],
     up: Float[Tensor, "out_dim rank"],
+    scaling: float,
 ) -> Float[Tensor, " out_dim"]:
-    """Return `sqrt(|W|^2 + 2 <B, W (sA)^T> + <B (sA)(sA)^T, B>)` per output row.
+    """Return `sqrt(|W|^2 + 2s <B, W A^T> + s^2 <B A A^T, B>)` per output row.
 
-    `scaled` is `s A` and `frozen_product` is `W (sA)^T`. All is float32 but for that product, which
-    the frozen layer computes in its own dtype.
+    `frozen_product` is `W A^T`. All is float32 but for that product, which the frozen layer
+    computes in its own dtype.
     """
-    inner = torch.addmm(frozen_product.float(), up, scaled @ scaled.t(), beta=2)
+    inner = torch.addmm(
+        frozen_product.float(), up, down @ down.t(), beta=2 * scaling, alpha=scaling**2
+    )
     square = torch.baddbmm(frozen_square[:, None, None], up[:, None], inner[:, :, None])
     return square.flatten().clamp_(min=SMALLEST_NORM**2).sqrt_()
 
@@ -58,9 +61,10 @@ def frozen_product(
 ) -> Float[Tensor, "out_dim rank"]:
     """Return `W rows^T`: the rows sent through the frozen layer, quantised or not."""
     weight = base.get_parameter("weight")
-    if type(base) in (nn.Linear, Conv1D):
-        matrix = weight.t() if type(base) is Conv1D else weight
-        return matrix @ rows.to(weight.dtype).t()
+    if type(base) is nn.Linear:
+        return weight @ rows.to(weight.dtype).t()
+    if type(base) is Conv1D:
+        return (rows.to(weight.dtype) @ weight).t()  # a CPU is slow where both are transposed
     product = base(rows)
     bias = getattr(base, "bias", None)
     return (product if bias is None else product - bias).t()

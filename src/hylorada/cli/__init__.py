@@ -14,8 +14,19 @@ Adapt causal language models with few trainable numbers, and find out whether ea
 
 {commands}
 
-Start with:  hylorada demo
-Each command explains itself:  hylorada COMMAND --help
+Start with:
+    hylorada demo
+
+Then, from texts and a model to a certificate that anyone can check:
+    hylorada train --data.source=my_texts --adapter.method=sublora --out=runs/first
+    hylorada evaluate runs/first --data my_texts
+    hylorada report runs/first --out report.html
+    hylorada compress runs/first --out adapter.hyl
+    hylorada bound adapter.hyl --data my_texts --out certificate.json
+    hylorada verify certificate.json --data my_texts
+
+Each command explains itself:
+    hylorada COMMAND --help
 """
 
 COMMANDS: dict[str, Command] = (

@@ -77,7 +77,7 @@ BENCHES = {
 
 def _bench_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", help="; ".join(f"{name}: {bench.measures}" for name, bench in BENCHES.items()))
+    add("what", help=f"One of {', '.join(BENCHES)}.")
     usual = ", ".join(f"{name} {bench.rounds}" for name, bench in BENCHES.items())
     add("--rounds", type=int | None, default=None, help=f"Rounds of each contestant; {usual}.")
     add("--json", default=None, help="File for all numbers; - is standard output.")
@@ -108,5 +108,6 @@ COMMANDS = {
         "hylorada bench adapters --json adapters.json",
         _bench_options,
         _bench,
+        "\n".join(["The benches:", *(f"  {name:13s}{b.measures}" for name, b in BENCHES.items())]),
     ),
 }

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from hylorada.cli.command import Command
 from hylorada.errors import RunError, SpecError
+from hylorada.experiments.help_text import LINES_HELP
 
 # bound
 
@@ -16,7 +17,7 @@ def _bound_options(parser: ArgumentParser) -> None:
     add("file", help="A file that hylorada compress wrote.")
     add("--data", required=True, help="The text that certifies it: sotu, a file, a folder …")
     add("--split", default="train", help="train, valid or test: the one that it was trained on.")
-    add("--lines", default="auto", help="What a line of a text file is; see hylorada evaluate.")
+    add("--lines", default="auto", help=LINES_HELP)
     add("--level", default="document", help="document (unseen ones) or token (these contexts).")
     add("--samples", type=int | None, default=None, help="Documents to draw; all by default.")
     add("--delta", type=float, default=0.05, help="Probability of being wrong.")

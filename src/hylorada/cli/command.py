@@ -7,23 +7,23 @@ from typing import NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from hylorada.errors import SpecError
+from hylorada.experiments.help_text import explained_parser
 
 
 class Command(NamedTuple):
-    """A sub-command: its one-line purpose, an example, its options and its job."""
+    """A sub-command: its one-line purpose, an example, its options, its job, and notes."""
 
     purpose: str
     example: str
     add_options: Callable[[ArgumentParser], None]
     work: Callable[[Namespace], None]
+    notes: str = ""
 
 
 def parsed(name: str, command: Command, words: list[str]) -> Namespace:
     """Return the options of a sub-command that these words set."""
-    parser = ArgumentParser(
-        prog=f"hylorada {name}",
-        description=f"{command.purpose} Example:  {command.example}",
-        exit_on_error=False,
+    parser = explained_parser(
+        f"hylorada {name}", command.purpose, command.example, notes=command.notes
     )
     command.add_options(parser)
     try:

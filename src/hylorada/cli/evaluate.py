@@ -5,6 +5,7 @@ from rich.console import Console
 
 from hylorada.cli.command import Command
 from hylorada.cli.output import require_place, write_json
+from hylorada.experiments.help_text import LINES_HELP
 
 
 def _evaluate_options(parser: ArgumentParser) -> None:
@@ -13,9 +14,7 @@ def _evaluate_options(parser: ArgumentParser) -> None:
     parser.add_argument("subject", help="A model, an adapter folder or a run folder.")
     parser.add_argument("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
     parser.add_argument("--split", default="test", help="train, valid or test.")
-    parser.add_argument(
-        "--lines", default="auto", help="auto, keep, double, drop_blank, documents."
-    )
+    parser.add_argument("--lines", default="auto", help=LINES_HELP)
     parser.add_argument("--model", default=None, help="The base model of an adapter, if moved.")
     parser.add_argument(
         "--metrics", nargs="+", default=list(DEFAULT_METRICS), help=f"Of {', '.join(METRICS)}."

@@ -8,29 +8,49 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from hylorada.cli.command import Command
+from hylorada.experiments.help_text import LINES_HELP
 
 # compare
 
 ALLOCATION = "hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999 --tune"
+QUESTIONS = f"""The studies:
+  landmarks   Do landmarks earn their parameters?
+  bucketing   Is it worth learning where position buckets end?
+  ablation    What does each component add?
+  length      Does the gain last in longer contexts?
+  allocation  How should SubLoRA's coordinates be divided between A and B?
+
+Another example:
+  {ALLOCATION}"""
 
 
 def _compare_options(parser: ArgumentParser) -> None:
+    from hylorada.experiments.allocation import DIVISIONS
+    from hylorada.experiments.studies import COMPONENTS
+
     add = parser.add_argument
-    add("study", help=f"landmarks, bucketing, ablation, length or allocation: {ALLOCATION}.")
+    add("study", help="landmarks, bucketing, ablation, length or allocation.")
     add(
         "--model",
         default="tiny",
         help="tiny, smollm2, a folder, a GGUF file, a hub name or random:…",
     )
     add("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
-    add("--lines", default="auto", help="What a line of a text file is; see hylorada evaluate.")
-    add("--replace", type=dict[str, str], default={}, help="Words to replace, as JSON.")
+    add("--lines", default="auto", help=LINES_HELP)
+    add("--replace", type=dict[str, str], default={}, help="Strings to replace, as JSON.")
     add("--epochs", type=float, default=1.0, help="Passes over the training sequences.")
     add("--num_train", type=int, default=500, help="Training sequences, drawn by each seed.")
     add("--num_val", type=int, default=100, help="Sequences on which rates are tuned.")
     add("--num_test", type=int, default=200, help="Sequences on which arms are judged.")
     add("--num_landmarks", type=int, default=8, help="Landmarks of every design.")
-    add("--designs", nargs="+", default=None, help="Arms beside the baseline; the study's own.")
+    add(
+        "--designs",
+        nargs="+",
+        default=None,
+        help=f"Arms beside the baseline, of {', '.join(COMPONENTS)}; in ablation of +DoRA, "
+        "'+position bias', +position_adaptive, +learnable (with --factorial landmarks and "
+        f"controls); in allocation of {', '.join(DIVISIONS)}; null takes the study's own.",
+    )
     add("--seeds", type=int, nargs="+", default=[42, 123, 456], help="One block of arms each.")
     add("--max_length", type=int | None, default=None, help="Tokens in a sequence; 512.")
     add("--batch_size", type=int, default=8, help="Sequences in a step.")
@@ -117,6 +137,7 @@ COMMANDS = {
         "hylorada compare landmarks --seeds 42 123 456 --tune --out studies/landmarks",
         _compare_options,
         _compare,
+        QUESTIONS,
     ),
     "report": Command(
         "Draw the page of a study: the verdict first, then tables and figures.",

@@ -1,6 +1,6 @@
 """What the study `allocation` says beyond every study: bits, bounds, gates and three statements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -128,15 +128,12 @@ def _compared(arms: Sequence[dict[str, Any]], budget: int) -> list[dict[str, Any
 
 
 def _winners(arms: Sequence[dict[str, Any]], budget: int) -> str:
-    perplexity = min(arms, key=lambda arm: float(arm["perplexity"]["value"]))
-    bits = min(arms, key=lambda arm: float(arm["allocation"]["bits"]["value"]))
     base = next(arm for arm in arms if division_of(arm["name"]) == EQUAL)
+    perplexity = _lowest(arms, base, lambda arm: float(arm["perplexity"]["value"]), ".2f")
+    bits = _lowest(arms, base, lambda arm: float(arm["allocation"]["bits"]["value"]), ",.0f")
     return (
         f"With {budget:,} coordinates, means over {len(base['runs'])} seeds: the lowest perplexity "
-        f"has {division_of(perplexity['name'])} ({perplexity['perplexity']['value']:.2f}; equal "
-        f"{base['perplexity']['value']:.2f}), the fewest bits {division_of(bits['name'])} "
-        f"({bits['allocation']['bits']['value']:,.0f}; equal "
-        f"{base['allocation']['bits']['value']:,.0f}), {_best_bound(arms, base)}."
+        f"has {perplexity}, the fewest bits {bits}, {_best_bound(arms, base)}."
     )
 
 
@@ -145,13 +142,21 @@ def _best_bound(arms: Sequence[dict[str, Any]], base: dict[str, Any]) -> str:
     telling = [arm for arm in arms if not arm["allocation"]["vacuous"]]
     if not telling:
         return "and no bound is below that of a uniform guess"
-    best = min(telling, key=lambda arm: float(arm["allocation"]["bound"]["value"]))
-    chance = f"{100 * (1 - best['allocation']['delta']):g} %"
-    return (
-        f"the best certified bound {division_of(best['name'])} "
-        f"({best['allocation']['bound']['value']:.3f} {RISK_UNIT}, each bound with probability "
-        f"{chance}; equal {base['allocation']['bound']['value']:.3f})"
-    )
+    best = _lowest(telling, base, lambda arm: float(arm["allocation"]["bound"]["value"]), ".3f")
+    chance = f"{100 * (1 - base['allocation']['delta']):g} %"
+    return f"the best certified bound {best} {RISK_UNIT}, each bound with probability {chance}"
+
+
+def _lowest(
+    arms: Sequence[dict[str, Any]],
+    base: dict[str, Any],
+    value: Callable[[dict[str, Any]], float],
+    form: str,
+) -> str:
+    """Return the division with the lowest value, and that of the equal one where it is another."""
+    best = min(arms, key=value)
+    beside = "" if best is base else f"; equal {value(base):{form}}"
+    return f"{division_of(best['name'])} ({value(best):{form}}{beside})"
 
 
 def statement_sentence(statement: Mapping[str, Any]) -> str:

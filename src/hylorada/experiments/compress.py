@@ -140,7 +140,7 @@ def load_adapter(source: str) -> StoredAdapter:
             f"{source} is {config.get('peft_type')}: train one with --adapter.method=sublora"
         )
     if (folder.parent / "config.yaml").is_file():
-        config["base_model_name_or_path"] = model_section(folder.parent).full_source()
+        config["base_model_name_or_path"] = _base_of(folder.parent)
     stored = _tensors(folder / WEIGHTS_FILE)
     names = {
         part: name
@@ -213,6 +213,17 @@ def _checked_configuration(message: Message) -> tuple[dict[str, Any], dict[str, 
             f"says {config.get('intrinsic_dim')}"
         )
     return config, names
+
+
+def _base_of(run: Path) -> str:
+    """Return the source of a run's base model; the file has no place for a wider context."""
+    section = model_section(run)
+    if section.context is not None:
+        raise SpecError(
+            f"a compressed adapter is measured in its base model's own context; {run} widened it "
+            f"to {section.context} tokens: train it without model.context"
+        )
+    return section.full_source()
 
 
 def _config(path: Path) -> dict[str, Any]:

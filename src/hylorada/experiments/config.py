@@ -13,6 +13,7 @@ from peft import LoraConfig, PeftConfig
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.errors import SpecError
+from hylorada.experiments.help_text import explained_parser
 from hylorada.models.context import ContextSpec
 from hylorada.models.initial import DEFAULT_SEED, SOURCE, InitialSpec
 from hylorada.subspace.config import SubLoRAConfig
@@ -84,6 +85,10 @@ class DataSection:
             "packed" fills rows with whole documents that do not see each other.
         num_train: Sequences to train on, drawn by the seed; None takes all.
         num_val: Sequences to validate on, from the start; None takes all, 0 none.
+        text_field: Field of jsonl, parquet and hub rows that holds the text; None finds it.
+        lines: What lines of plain text become: keep, double (joined by two newlines), drop_blank or
+            documents (one a line); auto is double for WikiText and keep elsewhere.
+        replace: Strings to replace in every text, such as {"<unk>": "unk"}.
         cache: Where tokens are kept; None: the user's cache folder.
     """
 
@@ -114,13 +119,34 @@ class DataSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSection:
-    """What is trained; fields beyond the first three are those of `HyLoRADAConfig`.
+    """What is trained; fields from `r` on are those of `HyLoRADAConfig`.
 
     Attributes:
         method: "lora" leaves out all that HyLoRADA adds, "sublora" generates LoRA's factors from
             the vector that the sublora section describes, "none" evaluates the frozen model.
         train_norms: Also train every norm as a whole.
         train_embeddings: Also train the embeddings, and a head with weights of its own.
+        r: Rank of the LoRA factors.
+        lora_alpha: Numerator of the LoRA scaling.
+        lora_dropout: Share of the LoRA branch's inputs that dropout sets to zero.
+        target_modules: Modules to adapt, by the ends of their names; None: all of attention.
+        use_rslora: Scale by α/√r instead of α/r.
+        use_dora: Train magnitudes apart from directions.
+        landmark_enabled: Add the module that landmark_design names.
+        landmark_design: position_adaptive, learnable, original, per_layer or shared; controls at
+            the same place are bias, static, low_rank and norm_gain.
+        num_landmarks: Landmarks K; the rank of the low_rank control.
+        num_position_buckets: Rows B of the position gate.
+        bucket_spacing: How positions become buckets: log or uniform.
+        max_positions: Tokens of context that the buckets cover; None: data.length.
+        bucket_temperature: Softness of the learnable buckets, in bucket_temperature_unit.
+        bucket_temperature_unit: Of what it is a share: context, or the width of a bucket.
+        landmark_scale: Initial scale; 0 leaves the model unchanged at the start.
+        landmark_dropout: Share of the landmark mixture that dropout sets to zero.
+        landmark_module: Full name of the final norm; None: found in the model.
+        position_bias: Scale each LoRA update by the token's position.
+        position_bias_buckets: Entries of the position bias' table.
+        share_factors: LoRA factors that equal modules of all layers share: A, B or AB.
     """
 
     method: Literal["hylorada", "lora", "sublora", "none"] = "hylorada"
@@ -171,6 +197,11 @@ class SubLoRASection:
         intrinsic_dim: Trained coordinates d.
         allocation_mode: "uniform", "fixed" or "learned".
         allocation_ratio: B's share of the coordinates in fixed mode.
+        gate_sharpness: C of the soft mask in learned mode.
+        gate_sharpness_start: C at the start, annealed to gate_sharpness; None keeps it.
+        relative_sharpness: Count C per layer's slice instead of per coordinate.
+        projection: grouped, kron_qr, fastfood, sparse or dense.
+        projection_seed: Seed of the projections and of the frozen start of A.
         fused_parts: Which of q, k and v of GPT-2's fused c_attn are adapted, such as "qv".
     """
 
@@ -257,11 +288,12 @@ def parse(argv: list[str]) -> TrainConfig:
     `--data.num_train`, `--data.num-train` and, where only one section has it, `--num-train` are
     the same option.
     """
-    example = "hylorada train --config configs/train.yaml --training.epochs=2"
-    parser = ArgumentParser(
-        prog="hylorada train",
-        description=f"Train an adapter on a model. Example:  {example}",
-        exit_on_error=False,
+    parser = explained_parser(
+        "hylorada train",
+        "Train an adapter on a model.",
+        "hylorada train --config configs/train.yaml --training.epochs=2",
+        notes="An option that only one section has needs no section: --epochs=2 is the same.",
+        usage="hylorada train [--config FILE] [--section.field=VALUE ...] [--out FOLDER]",
     )
     add_arguments(parser)
     try:

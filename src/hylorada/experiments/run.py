@@ -1,6 +1,5 @@
 """One run, one folder: started again it resumes, and once finished it only answers."""
 
-import fcntl
 import hashlib
 import json
 import math
@@ -8,8 +7,8 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +28,7 @@ from hylorada.experiments.assembly import (
     training_spec,
 )
 from hylorada.experiments.config import TrainConfig
-from hylorada.files import write_atomically, written_atomically
+from hylorada.files import alone_in, write_atomically, written_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import derived_seed
 from hylorada.subspace.trace import subspace_callbacks
@@ -43,7 +42,7 @@ CONFIG, ENVIRONMENT, METRICS, RESULT = (
     "metrics.jsonl",
     "result.json",
 )
-ADAPTER, CHECKPOINTS, LOCK = "adapter", "checkpoints", ".lock"
+ADAPTER, CHECKPOINTS = "adapter", "checkpoints"
 PACKAGES = ("hylorada", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
 ROOMS = (
     "files.py",
@@ -92,7 +91,7 @@ def run(
     folder = Path(config.out or Path("runs") / identity["id"])
     if (finished := _finished(folder, identity)) is not None:
         return finished
-    with _held(folder) if is_main else _nothing():
+    with alone_in(folder, "a run") if is_main else nullcontext():
         if is_main:
             _describe(folder, config, identity, processes.world_size)
         if config.adapter.method == "none":
@@ -279,26 +278,6 @@ def _describe(folder: Path, config: TrainConfig, identity: dict[str, str], proce
     write_atomically(folder / CONFIG, yaml.safe_dump(config.as_dict(), sort_keys=False))
     described = {"run": identity, **environment(processes)}
     write_atomically(folder / ENVIRONMENT, json.dumps(described, indent=1) + "\n")
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep a second process out of the folder; the lock goes with the process that holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SpecError(
-                f"a run must have its folder for itself; {folder} is in use by another process; "
-                "wait for it or choose another folder with --out"
-            ) from error
-        yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -1,9 +1,7 @@
 """A study from its plan to its file: register, tune, run, judge, check, write."""
 
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,12 +37,11 @@ from hylorada.experiments.tuning import (
     with_losses,
     with_rates,
 )
-from hylorada.files import write_atomically
+from hylorada.files import alone_in, write_atomically
 from hylorada.models.pretrained import load_tokenizer
 from hylorada.training.optimisation import OptimisationSpec
 
 STUDY = "study.json"
-LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,7 @@ def compare(study: str, options: StudyOptions, place: Place, console: Console) -
     engine = open_engine(place.engine, place.workers)
     carried = Carried(plan, open_ledger(place.runs), place, console)
     carried.prepare()
-    with _held(place.out):
+    with alone_in(place.out, "a study"):
         registration = register(plan, place.out)
         started = _now()
         with engine:
@@ -291,18 +288,3 @@ def _without_adapter(arm: ArmPlan) -> ArmPlan:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep a second process out of the study's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SpecError(
-                f"a study must have its folder for itself; {folder} is in use by another process; "
-                "wait for it or choose another folder with --out"
-            ) from error
-        yield

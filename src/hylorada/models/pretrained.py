@@ -164,8 +164,19 @@ def _locate(source: str) -> _Location:
     if path.is_dir():
         return _folder(path)
     if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source) and not path.exists():
+        _require_no_path(source)
         return _Location(source)
     raise SpecError(f"no model at {source!r}; {_nearest(source)}give {ACCEPTED}")
+
+
+def _require_no_path(source: str) -> None:
+    """Refuse a mistyped path, which the hub would be asked for again and again."""
+    parent, slash, _ = source.rpartition("/")
+    if slash and Path(parent).is_dir():
+        beside = [f"{parent}/{entry.name}" for entry in Path(parent).iterdir()]
+        near = get_close_matches(source, beside, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise SpecError(f"folder {parent!r} exists and holds no {source!r}; {hint}give {ACCEPTED}")
 
 
 def _folder(path: Path) -> _Location:

@@ -40,9 +40,14 @@ class OptimisationSpec:
     """How AdamW steps; rates are per step, multipliers are relative to `learning_rate`.
 
     Attributes:
-        landmark_multiplier: None takes the rate measured best for the design.
+        learning_rate: Highest rate of the LoRA factors, per step.
+        weight_decay: Of matrices; biases, gates, scales, tables and boundaries do not decay.
+        landmark_multiplier: Rate of landmarks; None takes the one measured best for the design.
         subspace_multiplier: Rate of a subspace's vector; at 10 and the default rate it is 5e-3.
         gate_multiplier: Rate of the gates that divide a subspace between A and B.
+        position_bias_multiplier: Rate of the position bias.
+        norm_multiplier: Rate of norms, where they are trained.
+        embedding_multiplier: Rate of embeddings, where they are trained.
         boundary_learning_rate: Absolute rate of learnable boundaries; None: that of landmarks.
         boundary_frozen_steps: Steps with fixed buckets before the boundaries may move.
         diversity_weight: Weight of the loss that spreads clustered boundaries; zero is off.

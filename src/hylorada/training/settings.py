@@ -20,21 +20,29 @@ class TrainingSpec:
 
     Attributes:
         epochs: Passes over the training data; ignored if `steps` is given.
+        steps: Updates of the optimiser; None counts `epochs`.
         batch_size: Sequences per step over all processes: 1 × 8 and 2 × 4 are the same training.
         accumulation: Pieces of a batch computed one after the other, to save memory.
         precision: "bfloat16" expects the frozen weights in bfloat16, "autocast" computes in it from
             float32 weights; trained parameters are float32 in every case.
+        gradient_checkpointing: Recompute blocks in the backward pass, to save memory.
         chunk_tokens: Rows of logits that exist at a time; 0 uses the model's own loss.
         shifted_group: Tokens in a group of shifted sparse attention while training; None attends
             to everything. Evaluation always does.
         evaluate_every: Steps between evaluations; None evaluates at the end only.
+        evaluation_batch_size: Sequences in a batch of validation.
         keep_best: End with the weights of the best evaluation instead of the last ones.
         checkpoint_every: Steps between checkpoints; None writes one at the end only.
+        checkpoints_kept: Newest checkpoints kept while training.
+        log_every: Steps between lines of metrics.jsonl.
+        workers: Processes that load data; 0 loads in the training's own.
         report_to: Trackers of transformers, such as tensorboard or wandb.
+        progress: Show progress bars, on standard error.
         cpu: Stay on the CPU where there is an accelerator.
         deterministic: Prefer kernels that give the same bits every time; a CPU always has them, an
             accelerator is a little slower for it.
         compile: Compile blocks and loss: half a minute at the start, then faster steps on a GPU.
+        seed: Of the sequences drawn, their order, the adapter's first values and dropout.
     """
 
     epochs: float = 1.0

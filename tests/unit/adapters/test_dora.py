@@ -11,7 +11,7 @@ import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from hylorada.adapters.dora import DoraRows, FastDora, rescale
+from hylorada.adapters.dora import DoraRows, FastDora, plus_row_products, rescale
 from hylorada.seeds import generator
 from tests.families import adapt, tokens
 from tests.lora_layers import KINDS, error, exact, fast, lora_layer, results, tensors
@@ -133,11 +133,34 @@ def test_the_norm_does_not_receive_a_gradient() -> None:
 @pytest.mark.parametrize("bias", [False, True], ids=["without_bias", "with_bias"])
 def test_rescaled_rows_keep_the_bias_as_it_is(shape: tuple[int, ...], bias: bool) -> None:
     draws = generator(0, "rows")
-    updated = torch.randn(shape, generator=draws, dtype=torch.float64)
-    scale, offset = torch.randn(2, 5, generator=draws, dtype=torch.float64)
-    found = rescale(updated, scale, offset if bias else None)
-    expected = scale * (updated - offset) + offset if bias else scale * updated
-    torch.testing.assert_close(found, expected)
+    sizes = (shape, (*shape[:-1], 2), (5, 2), (5,), (5,))
+    result, low, up, scale, offset = (
+        torch.randn(size, generator=draws, dtype=torch.float64) for size in sizes
+    )
+    found = rescale(result, low, scale[:, None] * up, scale, offset if bias else None, 1.5)
+    offset = offset if bias else torch.zeros(5, dtype=torch.float64)
+    torch.testing.assert_close(found, scale * (result - offset + 1.5 * low @ up.T) + offset)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
+    order: tuple[int, ...],
+) -> None:
+    draws = generator(0, "rows")
+    kept = torch.randn(5, 5, 5, generator=draws)
+    result, low, up = kept.clone().permute(order), torch.ones(5, 5, 2), torch.ones(5, 2)
+    found = rescale(result, low, up, torch.full((5,), 3.0), None, 0.5)
+    assert torch.equal(result, kept.permute(order))
+    torch.testing.assert_close(found, 3.0 * kept.permute(order) + 1.0)
+
+
+@pytest.mark.parametrize("in_one_launch", [False, True], ids=["in_steps", "in_one_launch"])
+def test_products_of_rows_are_added_to_what_is_there(in_one_launch: bool) -> None:
+    first, second = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]), torch.tensor([[5.0, 6.0]])
+    start = torch.tensor([10.0, 20.0, 30.0])
+    found = plus_row_products(start, first, second.expand(3, 2), in_one_launch=in_one_launch)
+    assert found.tolist() == [27.0, 59.0, 30.0]
+    assert start.tolist() == [10.0, 20.0, 30.0]
 
 
 def node_inputs(batch: tuple[int, ...], gain: tuple[int, ...] | None, bias: bool) -> list[Any]:
@@ -213,6 +236,7 @@ def test_gradients_come_back_in_the_dtype_of_their_parameter() -> None:
     for tensor in tensors(layer).values():
         assert tensor.grad is not None
         assert tensor.grad.dtype == torch.float32
+        assert tensor.grad.is_contiguous()
         assert tensor.grad.any()
 
 

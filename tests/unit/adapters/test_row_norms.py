@@ -48,9 +48,8 @@ def test_the_dense_row_norm_is_the_norm_of_the_sum(
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_the_factored_row_norm_is_the_norm_of_the_sum(size: tuple[int, int, int]) -> None:
     weight, down, up = drawn(*size)
-    scaled = 2.5 * down
     found = factored_row_norm(
-        weight.square().sum(1).float(), (weight @ scaled.T).float(), scaled.float(), up.float()
+        weight.square().sum(1).float(), (weight @ down.T).float(), down.float(), up.float(), 2.5
     )
     expected = reference.row_norm(weight, down, up, 2.5)
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
@@ -70,7 +69,7 @@ def test_a_dense_norm_in_bfloat16_errs_less_than_one_rounding(kind: type[nn.Modu
 def test_a_row_that_the_update_cancels_has_no_negative_square() -> None:
     weight = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
     down, up = torch.tensor([[3.0, 4.0]]), torch.tensor([[-1.0], [0.0]])
-    norm = factored_row_norm(weight.square().sum(1), weight @ down.T, down, up)
+    norm = factored_row_norm(weight.square().sum(1), weight @ down.T, down, up, 1.0)
     assert SMALLEST_NORM <= norm[0] <= 1e-3
     assert norm[1] == 1.0
 

@@ -168,14 +168,15 @@ def test_winners_are_named_beside_the_equal_division() -> None:
     ]
     assert module.winners(arms) == [
         "With 8 coordinates, means over 3 seeds: the lowest perplexity has B-heavy (18.00; equal "
-        "20.00), the fewest bits learned (80; equal 90), the best certified bound B-heavy (10.500 "
-        "bits per token, each bound with probability 95 %; equal 11.000)."
+        "20.00), the fewest bits learned (80; equal 90), the best certified bound B-heavy (10.500; "
+        "equal 11.000) bits per token, each bound with probability 95 %."
     ]
 
 
 def test_bounds_that_say_nothing_have_no_winner() -> None:
     (found,) = module.winners([example("equal d=8", 20.0, 90.0, 11.0, vacuous=3)])
     assert found.endswith("and no bound is below that of a uniform guess.")
+    assert "the lowest perplexity has equal (20.00), the fewest bits equal (90)" in found
 
 
 def test_groups_are_called_layers_by_number_or_head() -> None:

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from hylorada.errors import SpecError
 from hylorada.experiments.engines import open_engine, worker
-from hylorada.experiments.engines.board import Board
+from hylorada.experiments.engines.board import STATIONS, Board
 from hylorada.experiments.engines.local import LocalEngine, _ending
 from hylorada.experiments.engines.work import (
     Agenda,
@@ -31,6 +31,7 @@ from hylorada.experiments.engines.work import (
 )
 from hylorada.experiments.kept import Kept
 from hylorada.experiments.ledger import FolderLedger, open_ledger
+from hylorada.experiments.pipeline import STATIONS as EVERY_STATION
 from hylorada.experiments.pipeline import Address, measurement_id
 from tests.small_study import small_job
 
@@ -198,6 +199,13 @@ def test_workers_share_the_cores_of_a_machine_without_a_gpu() -> None:
 )
 def test_the_end_of_a_worker_is_named(code: int, words: str) -> None:
     assert _ending(code) == words
+
+
+def test_the_stations_of_a_job_follow_each_other_without_a_gap() -> None:
+    assert list(STATIONS) == list(EVERY_STATION[:-1])  # the result is written at once
+    ends = [start + width for start, width in STATIONS.values()]
+    starts = [start for start, _ in STATIONS.values()]
+    assert [*starts, 1.0] == pytest.approx([0.0, *ends])
 
 
 def test_the_board_counts_whole_jobs_and_shows_what_runs() -> None:

@@ -18,6 +18,7 @@ from hylorada.experiments import run as module
 from hylorada.experiments.assembly import add_adapter, load_data, load_model, training_spec
 from hylorada.experiments.config import TrainConfig, load, parse
 from hylorada.experiments.run import code_version, environment, identify, run
+from hylorada.files import alone_in
 from hylorada.text.corpus import documents
 from hylorada.text.tokens import tokenise
 from hylorada.training.trainable import modules_to_train
@@ -110,7 +111,7 @@ def test_without_a_folder_a_run_is_named_by_its_id(
 
 
 def test_a_folder_in_use_is_refused(small: list[str], tmp_path: Path) -> None:
-    with module._held(tmp_path), pytest.raises(SpecError, match="in use by another process"):
+    with alone_in(tmp_path, "a run"), pytest.raises(SpecError, match="in use by another process"):
         run(parse([*small, f"--out={tmp_path}"]))
 
 

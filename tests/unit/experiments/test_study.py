@@ -15,6 +15,7 @@ from hylorada.errors import RunError, SpecError
 from hylorada.experiments import study as module
 from hylorada.experiments.ledger import open_ledger
 from hylorada.experiments.study import Place, compare, show
+from hylorada.files import alone_in
 from tests.small_study import Here, small_options
 
 
@@ -284,7 +285,7 @@ def test_text_that_is_missing_is_said_before_anything_is_written(
 
 
 def test_a_folder_in_use_is_refused(root: Path, tmp_path: Path, here: Here) -> None:
-    with module._held(tmp_path), pytest.raises(SpecError, match="in use by another process"):
+    with alone_in(tmp_path, "a study"), pytest.raises(SpecError, match="in use by another process"):
         compare("landmarks", small_options(root / "source"), Place(out=tmp_path), quiet())
 
 

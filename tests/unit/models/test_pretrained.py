@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -199,6 +200,26 @@ def test_a_misspelt_name_is_recognised() -> None:
 def test_an_unknown_source_lists_what_is_accepted(source: str) -> None:
     with pytest.raises(SpecError, match=r"no model at .*give 'tiny' \(embedded\)"):
         load(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (
+            "runs/frist",
+            "folder 'runs' exists and holds no 'runs/frist'; did you mean 'runs/first'?",
+        ),
+        ("runs/xyzzy", "folder 'runs' exists and holds no 'runs/xyzzy'; give 'tiny' (embedded)"),
+    ],
+)
+def test_a_mistyped_path_is_not_taken_for_a_hub_name(
+    source: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for refused in (load, load_tokenizer):
+        with pytest.raises(SpecError, match="^" + re.escape(line)):
+            refused(source)
 
 
 def test_a_gguf_file_that_does_not_exist_is_named() -> None:

@@ -1,0 +1,100 @@
+"""What a reader of the pages has at hand, in small: a model, texts, a run, a study."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+
+from hylorada import HyLoRADAConfig, SubLoRAConfig
+from hylorada.cli import main
+from hylorada.models.pretrained import load
+from tests.pages import ROOT
+from tests.small_run import write_model
+from tests.unit.report.example import small
+
+LENGTH = 40
+# A small model needs small sizes; the words of the pages stay as they are.
+SIZES = {
+    "train": [
+        *(f"--data.length={LENGTH}", "--num_train=24", "--num_val=4"),
+        *("--cpu=true", "--progress=false"),
+    ],
+    "evaluate": ["--max_length", "40", "--max_tokens", "400", "--device", "cpu"],
+    "bound": ["--device", "cpu", "--samples", "20"],
+    "verify": ["--device", "cpu"],
+}
+
+
+def write_texts(folder: Path) -> None:
+    """Save many short texts in files named by their split."""
+    folder.mkdir()
+    for split, first in (("train", 0), ("valid", 500), ("test", 700)):
+        for number in range(first, first + 60):
+            text = f"{number} is followed by {number + 1}, and then comes {number + 2}."
+            (folder / f"{split}_{number}.txt").write_text(text)
+
+
+def write_world(folder: Path) -> Path:
+    """Save what the pages take for granted under the names they use, and return the folder."""
+    files = folder / "files"
+    write_model(files / "path/to/model")
+    shutil.copytree(files / "path/to/model", files / "path/to/base")
+    write_texts(files / "my_texts")
+    shutil.copytree(files / "my_texts", files / "abstracts")
+    shutil.copytree(ROOT / "configs", files / "configs")
+    (files / "studies/landmarks").mkdir(parents=True)
+    (files / "studies/landmarks/study.json").write_text(json.dumps(small()))
+    run = [
+        f"--model.source={files / 'path/to/model'}",
+        f"--data.source={files / 'my_texts'}",
+        f"--data.cache={folder / 'cache'}",
+        "--adapter.method=sublora",
+        f"--out={files / 'runs/my_run'}",
+    ]
+    assert main(["train", *run, *SIZES["train"]]) == 0
+    shutil.copytree(files / "runs/my_run/adapter", files / "path/to/adapter")
+    return folder
+
+
+def _of_adapters() -> dict[str, Any]:
+    return {"hidden": torch.zeros(1, 6, 768), "positions": torch.arange(6)[None]}
+
+
+def _of_sublora() -> dict[str, Any]:
+    lora = LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+    module = get_peft_model(load("tiny").model, lora)
+    return {"base": load("tiny").model, "fresh": load("tiny").model, "module": module}
+
+
+def _of_compression() -> dict[str, Any]:
+    config = SubLoRAConfig(task_type="CAUSAL_LM", intrinsic_dim=40, allocation_mode="learned")
+    model = get_peft_model(load("tiny").model, config)
+    tokens = torch.arange(8)[None]
+    batch = {"input_ids": tokens, "labels": tokens}
+    return {"model": model, "batches": [batch], "price": 1e-5}
+
+
+def _of_training() -> dict[str, Any]:
+    model = get_peft_model(load("path/to/model").model, HyLoRADAConfig(max_positions=LENGTH))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {"model": model, "optimizer": torch.optim.AdamW(trained)}
+
+
+def _of_report() -> dict[str, Any]:
+    from hylorada.report.canvas import COLOURS, Caption, Sheet
+
+    return {"Any": Any, "COLOURS": COLOURS, "Caption": Caption, "Sheet": Sheet}
+
+
+# Names that the snippets of a page use and do not make.
+GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
+    "docs/adapters.md": _of_adapters,
+    "docs/compression.md": _of_compression,
+    "docs/report.md": _of_report,
+    "docs/sublora.md": _of_sublora,
+    "docs/training.md": _of_training,
+}

