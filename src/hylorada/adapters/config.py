@@ -89,7 +89,7 @@ class HyLoRADAConfig(LoraConfig):
         """Check every field that PEFT does not."""
         super().__post_init__()
         self.peft_type = PEFT_TYPE
-        self._check_lora()
+        check_lora(self.r, self.lora_alpha, self.lora_dropout)
         if self.max_positions is not None and self.max_positions < 1:
             raise SpecError(f"max_positions must be at least 1 token; got {self.max_positions}")
         if self.position_bias:
@@ -104,14 +104,6 @@ class HyLoRADAConfig(LoraConfig):
     def keeps_state_on_the_tuner(self) -> bool:
         """Return whether anything is trained beyond PEFT's own LoRA layers."""
         return self.landmark_enabled or self.position_bias or self.share_factors is not None
-
-    def _check_lora(self) -> None:
-        if self.r < 1:
-            raise SpecError(f"r must be at least 1; got {self.r}")
-        if not 0 < self.lora_alpha < inf:
-            raise SpecError(f"lora_alpha must be positive and finite; got {self.lora_alpha}")
-        if not 0.0 <= self.lora_dropout < 1.0:
-            raise SpecError(f"lora_dropout must be in [0, 1); got {self.lora_dropout}")
 
     def _check_landmarks(self) -> None:
         if self.landmark_design not in DESIGNS:
@@ -142,3 +134,13 @@ class HyLoRADAConfig(LoraConfig):
             )
         if not 0.0 <= self.landmark_dropout < 1.0:
             raise SpecError(f"landmark_dropout must be in [0, 1); got {self.landmark_dropout}")
+
+
+def check_lora(rank: int, alpha: float | int, dropout: float | int) -> None:
+    """Refuse a rank, alpha or dropout that no LoRA layer can have."""
+    if rank < 1:
+        raise SpecError(f"r must be at least 1; got {rank}")
+    if not 0 < alpha < inf:
+        raise SpecError(f"lora_alpha must be positive and finite; got {alpha}")
+    if not 0.0 <= dropout < 1.0:
+        raise SpecError(f"lora_dropout must be in [0, 1); got {dropout}")

@@ -7,7 +7,7 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.adapters.model import SHARED, HyLoRADAModel
+from hylorada.adapters.model import HyLoRADAModel
 from hylorada.adapters.sharing import SharedFactor
 from hylorada.errors import SpecError
 
@@ -32,7 +32,7 @@ def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "defau
     tensors = {
         name: tensor
         for name, tensor in get_peft_model_state_dict(model, adapter_name=adapter_name).items()
-        if not name.startswith(SHARED)
+        if not name.startswith(f"base_model.{HyLoRADAModel.state_name}")
     }
     for name, layer in tuner.lora_layers(adapter_name):
         for factor in ("lora_A", "lora_B"):

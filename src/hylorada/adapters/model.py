@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-import torch
 from peft.tuners.lora import LoraModel
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.lora.variants import DoraLinearVariant
-from torch import Tensor, nn
+from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig
@@ -16,9 +15,10 @@ from hylorada.adapters.dora import FastDora
 from hylorada.adapters.lora import FastLora, LowRankUpdate
 from hylorada.adapters.position_bias import PositionBias, PositionGain
 from hylorada.adapters.positions import PositionContext
-from hylorada.adapters.registration import register, require_complete
+from hylorada.adapters.registration import register
 from hylorada.adapters.shared import LandmarkSites, SharedState
 from hylorada.adapters.sharing import SharedFactor, shared_key
+from hylorada.adapters.tuner_state import StatefulTuner
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import (
     Decoder,
@@ -28,14 +28,14 @@ from hylorada.models.anatomy import (
     find_final_norm,
 )
 
-SHARED = "base_model.lora_shared"
 LAYERS_WITH_VARIANTS = ("Linear", "Linear4bit", "Linear8bitLt")  # plain and bitsandbytes
 
 
-class HyLoRADAModel(LoraModel):
+class HyLoRADAModel(StatefulTuner, LoraModel):
     """Injects PEFT's LoRA layers, gives them fast paths, and keeps the shared state."""
 
     prefix: str = "lora_"
+    state_name: ClassVar[str] = "lora_shared"
     lora_shared: nn.ModuleDict
 
     def __init__(self, model: nn.Module, config: Any, adapter_name: str, **kwargs: Any) -> None:
@@ -248,10 +248,7 @@ class HyLoRADAModel(LoraModel):
         self._activate_shared(self.active_adapters, inference_mode=False)  # as PEFT's layers do
 
     def _shared_states(self) -> list[tuple[str, SharedState]]:
-        states = self._modules.get("lora_shared")  # absent while PEFT injects the first adapter
-        return (
-            [] if states is None else [(name, cast(SharedState, s)) for name, s in states.items()]
-        )
+        return [(name, cast(SharedState, state)) for name, state in self._states().items()]
 
     # Storing
 
@@ -259,37 +256,6 @@ class HyLoRADAModel(LoraModel):
         super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
         if adapter_name in self.lora_shared and autocast_adapter_dtype:
             self.lora_shared[adapter_name].float()
-
-    def _move_adapter_to_device_of_base_layer(
-        self, adapter_name: str, device: torch.device | None = None
-    ) -> None:
-        """Move the shared state to the model; PEFT asks every module for this after loading."""
-        state = self.shared_state(adapter_name)
-        if state is not None and not any(parameter.is_meta for parameter in state.parameters()):
-            state.to(device or next(self.model.parameters()).device)
-
-    @classmethod
-    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        head = f"{SHARED}.{adapter_name}."
-        if key.startswith(head):
-            return f"{SHARED}.{key.removeprefix(head)}"
-        name: str = super()._remove_adapter_name_from_key(key, adapter_name)
-        return name
-
-    @classmethod
-    def _remap_adapter_state_dict_for_load(
-        cls,
-        model: nn.Module,
-        config: HyLoRADAConfig,
-        adapter_name: str,
-        state_dict: dict[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """Refuse a checkpoint with missing or unexpected tensors; PEFT drops them silently."""
-        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
-            model=model, config=config, adapter_name=adapter_name, state_dict=state_dict
-        )
-        require_complete(model, adapter_name, remapped)
-        return remapped
 
     # Merging
 

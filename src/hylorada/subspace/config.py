@@ -1,10 +1,11 @@
 """`SubLoRAConfig`: LoRA whose factors are generated from one trained vector."""
 
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import sqrt
 
 from peft import PeftConfig
 
+from hylorada.adapters.config import check_lora
 from hylorada.adapters.registration import add_peft_type
 from hylorada.errors import SpecError
 from hylorada.subspace.allocation import AllocationSpec
@@ -88,7 +89,8 @@ class SubLoRAConfig(PeftConfig):
         """Check every field, and set the head apart from the other targets."""
         super().__post_init__()
         self.peft_type = PEFT_TYPE
-        self._check_lora()
+        check_lora(self.r, self.lora_alpha, self.lora_dropout)
+        self._check_targets()
         self.allocation_spec()
         if self.target_modules is not None and not isinstance(self.target_modules, str):
             # PEFT would write the whole embedding into the file of an adapter that names the head.
@@ -112,13 +114,7 @@ class SubLoRAConfig(PeftConfig):
         """Return s in `W x + s B A x`."""
         return float(self.lora_alpha / (sqrt(self.r) if self.use_rslora else self.r))
 
-    def _check_lora(self) -> None:
-        if self.r < 1:
-            raise SpecError(f"r must be at least 1; got {self.r}")
-        if not 0 < self.lora_alpha < inf:
-            raise SpecError(f"lora_alpha must be positive and finite; got {self.lora_alpha}")
-        if not 0.0 <= self.lora_dropout < 1.0:
-            raise SpecError(f"lora_dropout must be in [0, 1); got {self.lora_dropout}")
+    def _check_targets(self) -> None:
         parts = self.fused_parts
         if parts is not None and (
             not parts or set(parts) - set("qkv") or len(set(parts)) != len(parts)

@@ -10,7 +10,8 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hylorada.adapters.registration import register, require_complete
+from hylorada.adapters.registration import register
+from hylorada.adapters.tuner_state import StatefulTuner
 from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
 from hylorada.models.anatomy import attention_projections, find_decoder
 from hylorada.models.bits import BitStream
@@ -20,13 +21,12 @@ from hylorada.subspace.core import Subspace
 from hylorada.subspace.layer import SubLoRALinear, is_fused
 from hylorada.subspace.layers import layer_of, layer_stacks
 
-SUBSPACES = "base_model.sublora_subspace"
 
-
-class SubLoRAModel(BaseTuner):
+class SubLoRAModel(StatefulTuner):
     """Gives linear layers updates whose factors come from one vector through fixed projections."""
 
     prefix: str = "sublora_"
+    state_name: ClassVar[str] = "sublora_subspace"
     tuner_layer_cls = SubLoRALinear
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
     uses_shared_state: bool = True  # PEFT then refuses to throw the tuner away
@@ -210,8 +210,7 @@ class SubLoRAModel(BaseTuner):
         self.set_adapter(self.active_adapters)
 
     def _spaces(self) -> dict[str, Subspace]:
-        spaces = self._modules.get("sublora_subspace")  # absent while PEFT injects the first
-        return {} if spaces is None else {n: cast(Subspace, s) for n, s in spaces.items()}
+        return {name: cast(Subspace, state) for name, state in self._states().items()}
 
     # Storing
 
@@ -219,37 +218,6 @@ class SubLoRAModel(BaseTuner):
         super()._cast_adapter_dtype(adapter_name, autocast_adapter_dtype)
         if adapter_name in self.sublora_subspace:
             self.sublora_subspace[adapter_name].float()
-
-    def _move_adapter_to_device_of_base_layer(
-        self, adapter_name: str, device: torch.device | None = None
-    ) -> None:
-        """Move the coordinates to the model; PEFT asks every module for this after loading."""
-        subspace = self._spaces().get(adapter_name)
-        if subspace is not None and not any(p.is_meta for p in subspace.parameters()):
-            subspace.to(device or next(self.model.parameters()).device)
-
-    @classmethod
-    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        head = f"{SUBSPACES}.{adapter_name}."
-        if key.startswith(head):
-            return f"{SUBSPACES}.{key.removeprefix(head)}"
-        name: str = super()._remove_adapter_name_from_key(key, adapter_name)
-        return name
-
-    @classmethod
-    def _remap_adapter_state_dict_for_load(
-        cls,
-        model: nn.Module,
-        config: SubLoRAConfig,
-        adapter_name: str,
-        state_dict: dict[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """Refuse a checkpoint with missing or unexpected tensors; PEFT drops them silently."""
-        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
-            model=model, config=config, adapter_name=adapter_name, state_dict=state_dict
-        )
-        require_complete(model, adapter_name, remapped)
-        return remapped
 
     # Merging
 

@@ -139,8 +139,8 @@ def _resumption_point(trainer: AdapterTrainer, folder: Path) -> str | None:
 def _repeatable(wanted: bool) -> Iterator[None]:
     """Prefer kernels that give the same bits every time inside the block, if wanted.
 
-    Attention's backward pass on a GPU otherwise adds up in any order, and one seed gives other
-    numbers each time. Where there is no such kernel the usual one serves, with a warning.
+    Where there is no such kernel the usual one serves, with a warning; fused attention on a GPU
+    takes this for a preference and may still add up in any order.
     """
     before = torch.are_deterministic_algorithms_enabled()
     if wanted:  # cuBLAS asks for a workspace of fixed size; whoever set one knows better
