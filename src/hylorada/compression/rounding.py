@@ -6,6 +6,7 @@ settled coordinates have their values, the others are seen as they are, and grad
 """
 
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from hylorada.compression.codebooks import (
 )
 
 
-class Rounding(nn.Module):
+class Rounding(nn.Module, ABC):
     """Coordinates to the values of a codebook.
 
     Attributes:
@@ -39,21 +40,21 @@ class Rounding(nn.Module):
         self.register_buffer("settled", torch.zeros(dim, dtype=torch.bool))
         self.register_buffer("kept", torch.zeros(dim, dtype=torch.long))
 
+    @abstractmethod
     def codebook(self) -> Float[Tensor, " levels"]:
         """Return the values as a message holds them, with gradients to what is trained."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spacing(self) -> Float[Tensor, ""]:
         """Return the distance of neighbouring values, the unit of soft assignments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def nearest(self, original: Float[Tensor, " dim"]) -> Int[Tensor, " dim"]:
         """Return the level of each coordinate, settled or not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quantised(self, original: Float[Tensor, " dim"]) -> Quantised:
         """Return symbols and codebook as a message holds them."""
-        raise NotImplementedError
 
     def symbols(self, original: Float[Tensor, " dim"]) -> Int[Tensor, " dim"]:
         """Return the level of each coordinate; what is settled keeps its own."""
