@@ -55,7 +55,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         up = module.lora_B[active_adapter].weight.to(result.dtype)
         factor = self.factor(module, active_adapter, result.dtype)
         scaling = module.scaling[active_adapter]
-        return rescale(result, low, up * factor[:, None], factor, bias, scaling)
+        return rescale(without(bias, result), low, up * factor[:, None], factor, bias, scaling)
 
     def _differentiable(
         self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, bias: Tensor | None
@@ -90,12 +90,12 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         key = (*map(version, written), layer.scaling[adapter], dtype)
         if remember and self.cached is not None and self.cached[0] == key:
             return self.cached[1]
-        norm = self.row_norm(layer, adapter, down.to(dtype), up.to(dtype))
+        with torch.no_grad():  # as the paper does
+            norm = self.row_norm(layer, adapter, down.to(dtype), up.to(dtype))
         factor = (magnitude / norm).to(dtype)
         self.cached = (key, factor) if remember else None
         return factor
 
-    @torch.no_grad()
     def row_norm(
         self,
         layer: LoraLayer,
@@ -103,7 +103,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         down: Float[Tensor, "rank in_dim"],
         up: Float[Tensor, "out_dim rank"],
     ) -> Float[Tensor, " out_dim"]:
-        """Return `|W + sBA|` per output row in float32, detached as the paper does.
+        """Return `|W + sBA|` per output row in float32.
 
         `down` and `up` are the factors in the dtype of the activations.
         """
@@ -115,7 +115,6 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         square = self.frozen_square(layer)
         return factored_row_norm(square, product, exact_down, exact_up, scaling)
 
-    @torch.no_grad()
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
         if torch.compiler.is_compiling():  # a graph cannot ask whether the weight is still the same
@@ -127,23 +126,26 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
 
 def rescale(
-    result: Float[Tensor, "*batch out_dim"],
+    centred: Float[Tensor, "*batch out_dim"],
     low: Float[Tensor, "*batch rank"],
     rescaled_up: Float[Tensor, "out_dim rank"],
     factor: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
     scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `factor * (result - bias) + bias + scaling * low rescaled_up^T`.
+    """Return `factor * centred + bias + scaling * low rescaled_up^T`.
 
     Where `rescaled_up` is `factor * up`, the update is rescaled without a pass over the tokens.
     """
-    if bias is None:
-        rescaled = rows(result) * factor
-    else:
-        rescaled = torch.addcmul(torch.addcmul(bias, bias, factor, value=-1), rows(result), factor)
+    matrix = rows(centred)
+    rescaled = matrix * factor if bias is None else torch.addcmul(bias, matrix, factor)
     rescaled.addmm_(rows(low), rescaled_up.t(), alpha=scaling)
-    return rescaled.view(result.shape)
+    return rescaled.view(centred.shape)
+
+
+def without(bias: Tensor | None, result: Tensor) -> Tensor:
+    """Return a layer's output before its bias was added."""
+    return result if bias is None else result - bias
 
 
 class DoraRows(torch.autograd.Function):
@@ -173,19 +175,18 @@ class DoraRows(torch.autograd.Function):
         inner = nn.functional.linear(x, down)
         norm = row_norm(down, up)
         factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
-        rescaled_up = up * factor[:, None]
-        ctx.save_for_backward(x, down, up, rescaled_up, inner, result, factor, norm, gain, bias)
-        return rescale(result, gated(inner, gain), rescaled_up, factor, bias, scaling)
+        rescaled_up, centred = up * factor[:, None], without(bias, result)
+        ctx.save_for_backward(x, down, up, rescaled_up, inner, centred, factor, norm, gain)
+        return rescale(centred, gated(inner, gain), rescaled_up, factor, bias, scaling)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors that came in."""
-        x, down, up, rescaled_up, inner, result, factor, norm, gain, bias = ctx.saved_tensors
-        need_x, need_gain, need_bias = (ctx.needs_input_grad[place] for place in (1, 5, 6))
+        x, down, up, rescaled_up, inner, centred, factor, norm, gain = ctx.saved_tensors
+        _, need_x, _, _, _, need_gain, need_bias, *_ = ctx.needs_input_grad
         low, tokens = rows(gated(inner, gain)), rows(gradient)
-        # The bias is taken off before the sum: two long sums would cancel.
-        product = gradient * result if bias is None else (result - bias).mul_(gradient)
+        product = gradient * centred
         # The small factor first: a CPU is slow at a tall result from a transposed gradient.
         for_row = torch.addmm(up.t(), low.t(), tokens, beta=0, alpha=ctx.scaling).t()
         for_factor = plus_row_products(
@@ -193,18 +194,19 @@ class DoraRows(torch.autograd.Function):
         )
         for_bias = (1 - factor) * tokens.sum(dim=0) if need_bias else None
         for_result = torch.mul(gradient, factor, out=product)
-        for_gated = torch.addmm(rows(inner), tokens, rescaled_up, beta=0, alpha=ctx.scaling).view(
-            inner.shape
-        )
+        for_low = torch.addmm(low, tokens, rescaled_up, beta=0, alpha=ctx.scaling)
         down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
         for_up = torch.mul(for_row, factor[:, None], out=torch.empty_like(up, dtype=up_dtype))
-        for_gain = (for_gated * inner).sum(dim=-1).sum_to_size(gain.shape) if need_gain else None
-        for_inner = gated(for_gated, gain)
-        for_down = rows(for_inner).t() @ rows(x)
+        for_gain = None
+        if gain is not None:
+            for_gated = for_low.view(inner.shape)
+            for_low = rows(gated(for_gated, gain))
+            if need_gain:
+                for_gain = (for_gated * inner).sum(dim=-1).sum_to_size(gain.shape)
         return (
             for_result,
-            for_inner @ down if need_x else None,
-            for_down.to(down_dtype),
+            torch.mm(for_low, down).view(x.shape) if need_x else None,
+            torch.mm(for_low.t(), rows(x)).to(down_dtype),
             for_up,
             (for_factor / norm).to(magnitude_dtype),
             for_gain,
