@@ -10,26 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import peft
 import torch
-import transformers
-from peft import get_peft_model
+from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.adapters import (
-    GPT2_SMALL,
-    LLAMA_1B,
-    SMALL_LLAMA,
-    build,
-    measure_decoding,
-    measure_steps,
-)
+from hylorada.benches.adapters import measure_decoding, measure_steps
+from hylorada.benches.shapes import GPT2_SMALL, LLAMA_1B, SMALL_LLAMA, build
+from hylorada.benches.surroundings import device_name, versions
 
 COMPARED = ("PEFT LoRA", "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
 
 
-def perturbed(model: PreTrainedModel, **settings: Any) -> peft.PeftModel:
+def perturbed(model: PreTrainedModel, **settings: Any) -> PeftModel:
     adapted = get_peft_model(model, HyLoRADAConfig(**settings)).eval()
     draws = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -75,8 +68,8 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     results: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
+        "device": device_name("cuda"),
+        "versions": versions(),
         "runs": [],
     }
     for run in measurements(chosen.rounds):

@@ -11,15 +11,14 @@ from matplotlib.ticker import NullFormatter
 def draw_curve(folder: Path) -> None:
     """Draw certified files as solid marks, and projections from some documents as hollow ones."""
     result = json.loads((folder / "certificates.json").read_text())
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4), layout="constrained")
     for axis, level in zip(axes, ("document", "token"), strict=False):
         _draw_files(axis, result["files"], level)
         _draw_points(axis, result.get("points", []), level)
         axis.set(title=f"{level} level", xscale="log", xlabel="message, bits")
         axis.set_ylabel("gain, bits per token")
-        axis.axhline(0.0, color="grey", lw=0.5)
-        axis.set_ylim(-0.1)
-        axis.legend(fontsize="x-small", loc="lower right")
+        axis.set_ylim(0.0)
+        axis.legend(fontsize="x-small", loc="lower center")
     _draw_inequalities(axes[2], result)
     for kind in ("svg", "png"):
         figure.savefig(folder / f"certificates.{kind}", dpi=110)
@@ -58,4 +57,4 @@ def _draw_inequalities(axis: Any, result: dict[str, Any]) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.axhline(0.0, color="grey", lw=0.5)
     axis.set_ylim(-0.1)
-    axis.legend(fontsize="x-small")
+    axis.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))

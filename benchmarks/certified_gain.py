@@ -26,9 +26,9 @@ import numpy as np
 import transformers
 from certificate_figure import draw_curve
 from certificates import certified, published
-from certificates import measure_speed as time_reading
 from gain_study import LEVELS, Study, say
 from projected_gain import projected_gain, projected_inequalities
+from reading_speed import time_reading
 from vectors import Trainee, quick_candidates
 
 from hylorada.bounds import Evidence, Ledger
@@ -58,24 +58,10 @@ PROJECTED = "projected from {count:,} documents"
 
 
 def train_and_certify(study: Study, level: str) -> None:
-    chosen, dim = study.chosen, study.dims()[level]
-    trained, finished = (chosen.work / f"{level}_{part}" for part in ("trained", "finished"))
+    chosen = study.chosen
     file = chosen.out / f"{level}.hyl"
-    if not finished.is_dir():
-        trainee = study.trainee()  # compiled while the text is being tokenised
-        store = study.stores()["train"]
-        if not trained.is_dir():
-            trainee.fit(store, dim, study.schedule(chosen.tokens))
-            study.result["rate"] = trainee.rate
-            trainee.save(trained)
-            say(f"{level}: trained {dim:,} coordinates")
-        trainee.start(dim, load_adapter(str(trained)).vector)
-        found = trainee.finish(store, study.finish(level, chosen.tokens))
-        trainee.save(finished)
-        say(f"{level}: quantised while training, {message_bits(found):,} bits")
-    compress(str(finished), file, CompressionSpec())
-    uniform = CompressionSpec(method="uniform", levels=11)
-    compress(str(trained), chosen.out / f"{level}_uniform11.hyl", uniform)
+    if not file.is_file():
+        train_and_compress(study, level, file)
     frozen = study.frozen()
     decoded = attach(read_message(file), study.loaded(), study.spec(), study.base_sha256)
     key = f"{level}-{message_key(file)}"
@@ -93,6 +79,27 @@ def train_and_certify(study: Study, level: str) -> None:
 
     # Numbers of a whole corpus take some seconds, in which the GPU can go on.
     study.waiting.append(study.workers.submit(certify))
+
+
+def train_and_compress(study: Study, level: str, file: Path) -> None:
+    """Write the vector as it was quantised in training, and as the published procedure would."""
+    chosen, dim = study.chosen, study.dims()[level]
+    trained, finished = (chosen.work / f"{level}_{part}" for part in ("trained", "finished"))
+    if not finished.is_dir():
+        trainee = study.trainee()  # compiled while the text is being tokenised
+        store = study.stores()["train"]
+        if not trained.is_dir():
+            trainee.fit(store, dim, study.schedule(chosen.tokens))
+            study.result["rate"] = trainee.rate
+            trainee.save(trained)
+            say(f"{level}: trained {dim:,} coordinates")
+        trainee.start(dim, load_adapter(str(trained)).vector)
+        found = trainee.finish(store, study.finish(level, chosen.tokens))
+        trainee.save(finished)
+        say(f"{level}: quantised while training, {message_bits(found):,} bits")
+    uniform = CompressionSpec(method="uniform", levels=11)
+    compress(str(trained), chosen.out / f"{level}_uniform11.hyl", uniform)
+    compress(str(finished), file, CompressionSpec())
 
 
 def message_bits(quantised: Quantised) -> int:

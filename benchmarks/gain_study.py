@@ -10,13 +10,12 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-import peft
 import torch
-import transformers
 from certificates import DEVICE
 from transformers import PreTrainedTokenizerBase
 from vectors import Finish, Schedule, Trainee, quicken
 
+from hylorada.benches.surroundings import device_name, versions
 from hylorada.evaluation.risk import TokenRisks, countable_documents, token_risks
 from hylorada.experiments.config import DataSection
 from hylorada.experiments.measuring import (
@@ -68,8 +67,8 @@ class Study:
         return {
             "protocol": self.protocol,
             "settings": {k: v for k, v in vars(self.chosen).items() if k not in PLACES},
-            "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
-            "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
+            "device": device_name(DEVICE),
+            "versions": versions(),
             "files": [],
             "seconds": {},
         }

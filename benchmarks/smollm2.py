@@ -20,23 +20,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import peft
 import torch
-import transformers
 from peft import PeftModel, get_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from hylorada.adapters.config import HyLoRADAConfig
+from hylorada.benches.surroundings import best_device, device_name, versions
 from hylorada.models.context import ContextSpec
 from hylorada.models.pretrained import load
 from hylorada.seeds import derived_seed
 from hylorada.text.batches import PackedBlocks
 from hylorada.text.corpus import TextSpec, documents
-from hylorada.text.tokens import TokenStore, tokenise
+from hylorada.text.store import TokenStore
+from hylorada.text.tokens import tokenise
 from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainer import train, validation_loss
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = best_device()
 LENGTH = 512
 QUIET: dict[str, Any] = {"progress": False, "log_every": 1000, "cpu": DEVICE == "cpu"}
 LONG = (2048, 4096, 8192, 16384, 32768)
@@ -62,8 +62,8 @@ def main() -> None:
     chosen = parser.parse_args()
     study = {"arms": compare_arms, "lengths": measure_lengths}[chosen.study]
     about = {
-        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
-        "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
+        "device": device_name(DEVICE),
+        "versions": versions(),
         "protocol": __doc__,
     }
     path = Path(chosen.out) / f"smollm2_{chosen.study}.json"

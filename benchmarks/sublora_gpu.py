@@ -15,14 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import peft
 import torch
 import transformers
 from peft import PeftConfig, UniLoraConfig
 from rich.console import Console
 from torch import Tensor, nn
 
-from hylorada.benches.adapters import SMALL_GPT2, Shape, build
 from hylorada.benches.projections import (
     PAPER_SHAPE,
     PARAMETERS,
@@ -32,6 +30,8 @@ from hylorada.benches.projections import (
     quiet,
     tables,
 )
+from hylorada.benches.shapes import SMALL_GPT2, Shape, build
+from hylorada.benches.surroundings import versions
 from hylorada.benches.timing import interleave, ratios
 from hylorada.models.pretrained import load
 from hylorada.seeds import generator
@@ -278,7 +278,7 @@ def main() -> None:
     device = "cpu" if options.small else "cuda"
     result: dict[str, Any] = {
         "device": "cpu" if options.small else torch.cuda.get_device_name(),
-        "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
+        "versions": versions(),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / ("sublora_small.json" if options.small else "sublora_h200.json")

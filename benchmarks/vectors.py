@@ -17,14 +17,14 @@ from projected_gain import plain_evidence, price_of_a_bit
 from torch import Tensor, nn
 
 from hylorada.bounds import Evidence
-from hylorada.compression import Candidate, Quantised, QuantizingWrapper, candidates, choose
+from hylorada.compression import Candidate, Quantised, QuantizingWrapper, candidates
 from hylorada.compression.search import PRICES, STEPS
 from hylorada.evaluation.risk import RiskSpec, TokenRisks, countable_documents, token_risks
 from hylorada.evaluation.stretches import Stretches, stretches
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import generator
 from hylorada.subspace.config import SubLoRAConfig
-from hylorada.subspace.layers import layer_stacks
+from hylorada.subspace.stacks import layer_stacks
 from hylorada.text.batches import IGNORED
 from hylorada.text.store import TokenStore
 from hylorada.training.loss import chunked_loss
@@ -116,7 +116,7 @@ class Trainee:
         if len(self.tuner.subspace().vector) != dim:
             config = self.tuner.peft_config["default"]
             config.intrinsic_dim, config.fingerprint = dim, None
-            self.tuner._add_subspace("default")
+            self.tuner._add_state("default")
         with torch.no_grad():
             held = self.tuner.subspace().vector
             held.copy_(torch.zeros(dim) if vector is None else torch.from_numpy(vector))
@@ -162,7 +162,7 @@ class Trainee:
         evidence = self.compared(store, sample, finish.risk)
         found = quick_candidates(self.vector())
         gain, price = price_of_a_bit(evidence, finish.level, found)
-        chosen = choose(found, lambda one: gain * one.distortion + price * one.bits).candidate
+        chosen = min(found, key=lambda one: gain * one.distortion + price * one.bits)
         self.say(
             f"{finish.level} level: {gain:.3f} bits per token at most, a bit costs {price:.3g}; "
             f"{chosen.quantised.codebook.levels} levels, {chosen.bits:,.0f} bits"

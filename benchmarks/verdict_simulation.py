@@ -22,7 +22,8 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from hylorada.verdicts import Arm, judge
-from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec, effect_nats, gain_percent
+from hylorada.verdicts.gains import effect_nats, gain_percent
+from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec
 from hylorada.verdicts.labels import labels as labels_of
 from hylorada.verdicts.power import judged_ends, judged_labels, power
 from hylorada.verdicts.spread import pool

@@ -17,6 +17,7 @@ from tests.small_run import write_model
 from tests.unit.report.example import small
 
 LENGTH = 40
+MODEL = "path/to/model"
 # A small model needs small sizes; the words of the pages stay as they are.
 SIZES = {
     "train": [
@@ -26,7 +27,29 @@ SIZES = {
     "evaluate": ["--max_length", "40", "--max_tokens", "400", "--device", "cpu"],
     "bound": ["--device", "cpu", "--samples", "20"],
     "verify": ["--device", "cpu"],
+    "compare": [
+        *("--data", "my_texts", "--max_length", f"{LENGTH}", "--num_train", "8", "--num_val", "4"),
+        *("--num_test", "4", "--batch_size", "4", "--evidence_items", "2", "--seeds", "1", "2"),
+        *("--certified_documents", "20", "--workers", "1", "--cpu"),
+    ],
 }
+# Of a study: its base model, and fewer arms and budgets than it has by itself.
+OF_STUDY = {
+    "landmarks": ["--model", MODEL, "--designs", "position_adaptive"],
+    "bucketing": ["--model", MODEL, "--designs", "learnable"],
+    "length": ["--model", MODEL],
+    "allocation": [
+        *("--model", f"random:{MODEL},seed=1,tokenizer={MODEL}"),
+        *("--budgets", "40", "--designs", "uniform"),
+    ],
+}
+
+
+def sizes_of(job: str, options: list[str]) -> list[str]:
+    """Return the words that make a command small enough to be carried out."""
+    if "configs/train.yaml" in options:
+        return [*SIZES[job], "--data.source=my_texts"]
+    return [*SIZES.get(job, []), *(OF_STUDY[options[0]] if job == "compare" else [])]
 
 
 def write_texts(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The pages a newcomer reads, taken apart: commands, snippets, links."""
 
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -72,14 +71,6 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.strip().replace(" ", "-") for heading in plain}
-
-
-def imports_of(snippet: str) -> str:
-    """Return the import statements of a snippet."""
-    found = [
-        node for node in ast.parse(snippet).body if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    return "\n".join(map(ast.unparse, found))
 
 
 def rows_under(page: Path, heading: str) -> list[list[str]]:

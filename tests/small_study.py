@@ -9,11 +9,11 @@ from typing import Any
 from hylorada.evaluation.metrics import EvaluationSpec
 from hylorada.experiments.config import AdapterSection, DataSection, ModelSection, TrainConfig
 from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.work import Agenda, Engine, Outcome, Task, attempt
+from hylorada.experiments.engines.tasks import Agenda, Engine, Outcome, Task, attempt
+from hylorada.experiments.job import Job
 from hylorada.experiments.kept import Kept
 from hylorada.experiments.ledger import open_ledger
-from hylorada.experiments.options import PLAIN, StudyOptions
-from hylorada.experiments.pipeline import Job
+from hylorada.experiments.studies.options import PLAIN, StudyOptions
 from hylorada.training.settings import TrainingSpec
 from tests.small_run import write_model, write_text
 

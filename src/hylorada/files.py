@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 from hylorada.errors import SpecError
@@ -14,6 +15,11 @@ from hylorada.errors import SpecError
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 PARTIAL = ".partial-"
+
+
+def embedded(name: str) -> Path:
+    """Return the folder of a model or corpus that is shipped with the package."""
+    return Path(str(files("hylorada"))) / "data" / name
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -29,13 +35,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def written_atomically(target: Path) -> Iterator[Path]:
     """Yield a folder to fill; it appears as `target`, checksummed and on disk, when the block ends.
 
-    A process that dies inside leaves `target` as it was.
+    A block that fails, or a process that dies inside, leaves `target` as it was.
     """
     partial = target.with_name(PARTIAL + target.name)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    yield partial
-    seal(partial)
+    try:
+        yield partial
+        seal(partial)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
     if target.exists():
         shutil.rmtree(target)
     partial.rename(target)
@@ -43,11 +53,11 @@ def written_atomically(target: Path) -> Iterator[Path]:
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of sizes and digests, then force every file to disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = {str(path.relative_to(folder)): fingerprint(path) for path in files}
+    """Write the manifest of sizes and digests, then force all to disk."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {str(path.relative_to(folder)): fingerprint(path) for path in paths}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    for path in (*files, folder / MANIFEST, folder):
+    for path in (*folder.rglob("*"), folder):
         flush(path)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 
 from hylorada import HyLoRADAModel
 from tests.families import (
@@ -81,6 +80,19 @@ def test_gradients_of_one_adapter_can_be_switched_by_name() -> None:
     assert not trainable(model)
     model.set_requires_grad(["default"], requires_grad=True)
     assert set(trainable(model)) == everything
+
+
+def test_other_adapters_come_and_go_without_freezing_or_thawing_the_first(tmp_path: Path) -> None:
+    model = adapt("llama", share_factors="A")
+    model.save_pretrained(tmp_path)
+    names = set(trainable(model))
+    model.load_adapter(tmp_path, "frozen")
+    assert set(trainable(model)) == names
+    model.set_requires_grad("default", requires_grad=False)
+    model.add_adapter("second", settings())
+    assert not trainable(model)
+    model.delete_adapter("second")
+    assert not trainable(model)
 
 
 @pytest.mark.parametrize(("family", "changes"), BOTH)
@@ -249,10 +261,3 @@ def test_a_second_adapter_may_differ_in_everything() -> None:
 def test_an_unknown_adapter_cannot_be_activated() -> None:
     with pytest.raises(ValueError, match="stranger"):
         adapt("llama").set_adapter("stranger")
-
-
-def test_the_face_of_a_peft_model_is_there() -> None:
-    model = adapt("llama")
-    assert isinstance(model, PeftModel)
-    for name in ("save_pretrained", "from_pretrained", "push_to_hub", "print_trainable_parameters"):
-        assert callable(getattr(model, name))

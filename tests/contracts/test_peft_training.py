@@ -12,7 +12,6 @@ from hylorada.training.audit import audit
 from tests.families import (
     EVERY_CASE,
     EVERY_DESIGN,
-    EVERY_FAMILY,
     FAMILIES,
     VARIANTS,
     adapt,
@@ -109,10 +108,7 @@ def loss_of_two_padded_passes(model: PeftModel) -> Tensor:
     return first + model(input_ids=there, labels=there, attention_mask=mask, use_cache=False).loss
 
 
-CHECKPOINTED = EVERY_DESIGN + VARIANTS + EVERY_FAMILY
-
-
-@pytest.mark.parametrize(("family", "changes"), CHECKPOINTED)
+@pytest.mark.parametrize(("family", "changes"), EVERY_CASE)
 @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
 def test_checkpointed_gradients_equal_those_without(
     family: str, changes: Changes, reentrant: bool

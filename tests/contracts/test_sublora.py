@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM, PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from hylorada import CheckpointError, SpecError
@@ -104,7 +104,7 @@ def test_several_adapters_switch_combine_and_go() -> None:
     model.set_adapter("second")
     model.delete_adapter("default")
     assert torch.equal(logits(model, tokens()), second)
-    with pytest.raises(SpecError, match="no adapter 'default' in the model; it has second"):
+    with pytest.raises(SpecError, match="unknown adapter 'default'; known are second"):
         space(model)
 
 
@@ -114,6 +114,19 @@ def test_set_requires_grad_reaches_the_coordinates() -> None:
     assert not trainable(model)
     model.base_model.set_requires_grad("default")
     assert len(trainable(model)) == 2
+
+
+def test_other_adapters_come_and_go_without_freezing_or_thawing_the_first(tmp_path: Path) -> None:
+    model = adapt("gpt2")
+    model.save_pretrained(tmp_path)
+    names = list(trainable(model))
+    model.load_adapter(tmp_path, "frozen")
+    assert list(trainable(model)) == names
+    model.set_requires_grad("default", requires_grad=False)
+    model.add_adapter("second", settings())
+    assert not trainable(model)
+    model.delete_adapter("second")
+    assert not trainable(model)
 
 
 def test_a_new_adapter_follows_the_mode_of_the_model() -> None:
@@ -137,6 +150,26 @@ def test_a_merged_tied_head_gets_a_weight_of_its_own_and_says_so(tmp_path: Path)
     merged.save_pretrained(tmp_path)
     again = type(merged).from_pretrained(tmp_path).eval()
     torch.testing.assert_close(logits(again, tokens()), moved, atol=1e-4, rtol=1e-4)
+
+
+def test_a_merged_adapter_that_is_unloaded_leaves_a_model_that_says_what_it_is(
+    tmp_path: Path,
+) -> None:
+    model = adapt("gpt2", **GPT2)
+    moved = logits(model, tokens())
+    model.merge_adapter()
+    model.unload().save_pretrained(tmp_path)
+    again = type(build("gpt2")).from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(logits(again, tokens()), moved, atol=1e-4, rtol=1e-4)
+
+
+def test_a_merge_that_is_refused_leaves_the_head_tied() -> None:
+    model = adapt("gpt2", **GPT2)
+    with torch.no_grad():
+        space(model).vector.fill_(torch.nan)
+    with pytest.raises(SpecError, match="no numbers; not merged"):
+        model.merge_and_unload(safe_merge=True)
+    assert model.config.tie_word_embeddings
 
 
 def test_a_thousand_coordinates_are_a_file_below_ten_kilobytes(tmp_path: Path) -> None:
@@ -194,13 +227,7 @@ def test_missing_and_foreign_tensors_are_refused(tmp_path: Path) -> None:
 def test_the_auto_class_finds_the_method(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path / "base")
     base = type(build("llama")).from_pretrained(tmp_path / "base")
-    model = adapt_on(base)
+    model = move(get_peft_model(base, settings()).eval())
     model.save_pretrained(tmp_path / "adapter")
     loaded = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval()
     assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))
-
-
-def adapt_on(base: torch.nn.Module) -> PeftModel:
-    from peft import get_peft_model
-
-    return move(get_peft_model(base, settings()).eval())

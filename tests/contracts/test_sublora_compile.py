@@ -21,31 +21,29 @@ def gradients(network, model):
 def agree(found, expected):
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
 
-for mode in ("learned",):
-    torch._dynamo.reset()
-    model = adapt("gpt2", allocation_mode=mode, target_modules=["c_attn", "lm_head"]).train()
-    expected = gradients(model, model)
-    whole = torch.compile(model, backend="eager", fullgraph=True)
-    agree(gradients(whole, model), expected)
-    with torch.no_grad():
-        space(model).vector.add_(0.5)
-    changed = gradients(model, model)
-    agree(gradients(whole, model), changed)
-    # Compiled blocks read factors that were generated before them, once for every pass.
-    torch._dynamo.reset()
-    counters.clear()
-    blocks = model.base_model.model.transformer.h
-    for block in blocks:
-        block.compile(backend="eager", fullgraph=True)
-    agree(gradients(model, model), changed)
-    before = dict(space(model).projections)
-    with torch.no_grad():
-        space(model).vector.sub_(0.5)
-    agree(gradients(model, model), expected)
-    after = space(model).projections
-    assert {n: after[n] - before[n] for n in after} == {"apply": 1, "adjoint": 1}, after
-    assert counters["stats"]["unique_graphs"] < len(blocks), counters["stats"]
-    assert not counters["graph_break"], counters["graph_break"]
+model = adapt("gpt2", allocation_mode="learned", target_modules=["c_attn", "lm_head"]).train()
+expected = gradients(model, model)
+whole = torch.compile(model, backend="eager", fullgraph=True)
+agree(gradients(whole, model), expected)
+with torch.no_grad():
+    space(model).vector.add_(0.5)
+changed = gradients(model, model)
+agree(gradients(whole, model), changed)
+# Compiled blocks read factors that were generated before them, once for every pass.
+torch._dynamo.reset()
+counters.clear()
+blocks = model.base_model.model.transformer.h
+for block in blocks:
+    block.compile(backend="eager", fullgraph=True)
+agree(gradients(model, model), changed)
+before = dict(space(model).projections)
+with torch.no_grad():
+    space(model).vector.sub_(0.5)
+agree(gradients(model, model), expected)
+after = space(model).projections
+assert {n: after[n] - before[n] for n in after} == {"apply": 1, "adjoint": 1}, after
+assert counters["stats"]["unique_graphs"] < len(blocks), counters["stats"]
+assert not counters["graph_break"], counters["graph_break"]
 """
 
 

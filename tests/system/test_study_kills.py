@@ -18,9 +18,9 @@ from rich.console import Console
 
 from hylorada.experiments.engines.board import Board
 from hylorada.experiments.engines.local import LocalEngine
-from hylorada.experiments.engines.work import Task
+from hylorada.experiments.engines.tasks import Task
+from hylorada.experiments.job import address
 from hylorada.experiments.ledger import FolderLedger
-from hylorada.experiments.pipeline import address
 from hylorada.experiments.study import Place, compare
 from tests.small_study import small_job, small_options
 

@@ -8,7 +8,7 @@ import pytest
 
 from hylorada.cli import main
 from hylorada.models.pretrained import load_tokenizer
-from hylorada.text.tokens import TokenStore
+from hylorada.text.store import TokenStore
 from tests.small_run import small_arguments
 from tests.unit.command_line import Output, evaluation, refusal
 

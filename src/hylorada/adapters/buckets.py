@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 SPACINGS = ("log", "uniform")
 
@@ -19,7 +20,11 @@ def bucket_table(spacing: str, buckets: int, max_positions: int) -> Int[Tensor, 
     buckets and logarithmic after it. Where the logarithm would leap over a bucket (short contexts)
     the spacing is uniform; where there are fewer positions than buckets each position is its own.
     """
-    check_buckets(spacing, buckets, max_positions)
+    require_one_of("bucket spacing", spacing, SPACINGS)
+    if buckets < 1:
+        raise SpecError(f"the number of buckets must be at least 1; got {buckets}")
+    if max_positions < 1:
+        raise SpecError(f"max_positions must be at least 1, a context length; got {max_positions}")
     positions = torch.arange(max_positions)
     uniform = positions * min(buckets, max_positions) // max_positions
     if spacing == "uniform" or max_positions <= buckets:
@@ -31,16 +36,6 @@ def bucket_table(spacing: str, buckets: int, max_positions: int) -> Int[Tensor, 
     table = torch.where(positions < exact, positions, logarithmic)
     reaches_every_bucket = table.unique().numel() == buckets
     return table if reaches_every_bucket else uniform
-
-
-def check_buckets(spacing: str, buckets: int, max_positions: int) -> None:
-    """Raise SpecError unless the three settings describe at least one bucket."""
-    if spacing not in SPACINGS:
-        raise SpecError(f"bucket spacing must be one of {', '.join(SPACINGS)}; got {spacing!r}")
-    if buckets < 1:
-        raise SpecError(f"the number of buckets must be at least 1; got {buckets}")
-    if max_positions < 1:
-        raise SpecError(f"max_positions must be at least 1, a context length; got {max_positions}")
 
 
 def read_bucket(

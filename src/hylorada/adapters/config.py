@@ -1,18 +1,19 @@
 """`HyLoRADAConfig`: PEFT's LoRA configuration and what HyLoRADA adds to it."""
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from math import inf
 
 from peft import LoraConfig
 
-from hylorada.adapters.buckets import check_buckets
-from hylorada.adapters.designs import DESIGNS
+from hylorada.adapters.buckets import SPACINGS
+from hylorada.adapters.controls import CONTROLS
 from hylorada.adapters.landmarks import check_temperature
 from hylorada.adapters.registration import add_peft_type
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 PEFT_TYPE = add_peft_type("HYLORADA")
+DESIGNS = ("position_adaptive", "learnable", "original", "per_layer", "shared", *CONTROLS)
 
 
 @dataclass
@@ -92,8 +93,10 @@ class HyLoRADAConfig(LoraConfig):
         check_lora(self.r, self.lora_alpha, self.lora_dropout)
         if self.max_positions is not None and self.max_positions < 1:
             raise SpecError(f"max_positions must be at least 1 token; got {self.max_positions}")
-        if self.position_bias:
-            check_buckets("log", self.position_bias_buckets, self.max_positions or 1)
+        if self.position_bias and self.position_bias_buckets < 1:
+            raise SpecError(
+                f"position_bias_buckets must be at least 1; got {self.position_bias_buckets}"
+            )
         if self.share_factors not in (None, "A", "B", "AB"):
             raise SpecError(
                 f"share_factors must be None, 'A', 'B' or 'AB'; got {self.share_factors!r}"
@@ -106,15 +109,10 @@ class HyLoRADAConfig(LoraConfig):
         return self.landmark_enabled or self.position_bias or self.share_factors is not None
 
     def _check_landmarks(self) -> None:
-        if self.landmark_design not in DESIGNS:
-            near = get_close_matches(self.landmark_design, DESIGNS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SpecError(
-                f"landmark_design must be one of {', '.join(DESIGNS)}; "
-                f"got {self.landmark_design!r}{hint}"
-            )
-        fewest = {"per_layer": 4, "low_rank": 1, "bias": 1, "static": 1, "norm_gain": 1}
-        least = fewest.get(self.landmark_design, 2)  # a softmax over one gate never trains
+        require_one_of("landmark_design", self.landmark_design, DESIGNS)
+        least = 1 if self.landmark_design in CONTROLS else 2  # a softmax over one never trains
+        if self.landmark_design == "per_layer":  # which halves them
+            least = 4
         if self.num_landmarks < least:
             raise SpecError(
                 f"num_landmarks must be at least {least} for {self.landmark_design!r}; "
@@ -126,7 +124,7 @@ class HyLoRADAConfig(LoraConfig):
                 f"num_position_buckets must be at least {fewest_buckets} for landmark_design="
                 f"{self.landmark_design!r}; got {self.num_position_buckets}"
             )
-        check_buckets(self.bucket_spacing, self.num_position_buckets, self.max_positions or 1)
+        require_one_of("bucket_spacing", self.bucket_spacing, SPACINGS)
         check_temperature(self.bucket_temperature, self.bucket_temperature_unit)
         if not 0 <= self.landmark_scale < inf:
             raise SpecError(
@@ -134,6 +132,13 @@ class HyLoRADAConfig(LoraConfig):
             )
         if not 0.0 <= self.landmark_dropout < 1.0:
             raise SpecError(f"landmark_dropout must be in [0, 1); got {self.landmark_dropout}")
+
+
+def check_rank(rank: int, in_dim: int, out_dim: int, name: str) -> None:
+    """Refuse a rank above the smaller side of the layer of this name."""
+    smaller = min(in_dim, out_dim)
+    if rank > smaller:
+        raise SpecError(f"r must not exceed the smaller side, {smaller}, of {name}; got {rank}")
 
 
 def check_lora(rank: int, alpha: float | int, dropout: float | int) -> None:

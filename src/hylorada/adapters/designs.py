@@ -1,9 +1,8 @@
 """The designs a configuration can name: what module each builds and where it acts."""
 
-from typing import Protocol, runtime_checkable
-
 from torch import nn
 
+from hylorada.adapters.config import DESIGNS, HyLoRADAConfig
 from hylorada.adapters.controls import CONTROLS, Bias, LowRank, NormGain, Static
 from hylorada.adapters.landmarks import (
     LandmarkBank,
@@ -15,40 +14,23 @@ from hylorada.adapters.landmarks import (
 )
 from hylorada.errors import SpecError
 
-LANDMARKS = ("position_adaptive", "learnable", "original", "per_layer", "shared")
-DESIGNS = (*LANDMARKS, *CONTROLS)
 AFTER_EVERY_BLOCK = frozenset({"per_layer", "shared"})
 READS_THE_PAST = frozenset({"original", "per_layer"})
 
 
-@runtime_checkable
-class LandmarkSettings(Protocol):
-    """The fields of a configuration that describe a landmark design."""
-
-    landmark_design: str
-    num_landmarks: int
-    num_position_buckets: int
-    bucket_spacing: str
-    max_positions: int | None
-    bucket_temperature: float
-    bucket_temperature_unit: str
-    landmark_scale: float
-    landmark_dropout: float
-
-
-def build_landmarks(settings: LandmarkSettings, hidden_size: int, layers: int) -> nn.Module:
-    """Return the module of the design that the settings name, for a model of this size."""
-    assert settings.max_positions is not None, "max_positions is resolved before modules are built"
-    landmarks, scale = settings.num_landmarks, settings.landmark_scale
-    buckets, positions = settings.num_position_buckets, settings.max_positions
-    spacing, dropout = settings.bucket_spacing, settings.landmark_dropout
-    match design := settings.landmark_design:
+def build_landmarks(config: HyLoRADAConfig, hidden_size: int, layers: int) -> nn.Module:
+    """Return the module of the design that a configuration names, for a model of this size."""
+    assert config.max_positions is not None, "max_positions is resolved before modules are built"
+    landmarks, scale = config.num_landmarks, config.landmark_scale
+    buckets, positions = config.num_position_buckets, config.max_positions
+    spacing, dropout = config.bucket_spacing, config.landmark_dropout
+    match design := config.landmark_design:
         case "position_adaptive":
             return PositionAdaptiveLandmark(
                 hidden_size, landmarks, buckets, positions, spacing, scale, dropout
             )
         case "learnable":
-            temperature, unit = settings.bucket_temperature, settings.bucket_temperature_unit
+            temperature, unit = config.bucket_temperature, config.bucket_temperature_unit
             return LearnableBucketLandmark(
                 hidden_size, landmarks, buckets, positions, temperature, unit, scale, dropout
             )

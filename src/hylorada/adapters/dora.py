@@ -51,11 +51,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         bias = None if bias is None else bias.to(result.dtype)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._differentiable(module, active_adapter, x, result, bias)
-        low = self.low_rank(module, active_adapter, x, result.dtype)
+        down = module.lora_A[active_adapter].weight * module.scaling[active_adapter]
         up = module.lora_B[active_adapter].weight.to(result.dtype)
+        low = self.low_rank(module, active_adapter, x, down.to(result.dtype))
         factor = self.factor(module, active_adapter, result.dtype)
-        scaling = module.scaling[active_adapter]
-        return rescale(without(bias, result), low, up * factor[:, None], factor, bias, scaling)
+        return rescale(without(bias, result), low, up * factor[:, None], factor, bias)
 
     def _differentiable(
         self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, bias: Tensor | None
@@ -91,7 +91,8 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         if remember and self.cached is not None and self.cached[0] == key:
             return self.cached[1]
         with torch.no_grad():  # as the paper does
-            norm = self.row_norm(layer, adapter, down.to(dtype), up.to(dtype))
+            scaled_down = (down * layer.scaling[adapter]).to(dtype)
+            norm = self.row_norm(layer, adapter, scaled_down, up.to(dtype))
         factor = (magnitude / norm).to(dtype)
         self.cached = (key, factor) if remember else None
         return factor
@@ -100,20 +101,20 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self,
         layer: LoraLayer,
         adapter: str,
-        down: Float[Tensor, "rank in_dim"],
+        scaled_down: Float[Tensor, "rank in_dim"],
         up: Float[Tensor, "out_dim rank"],
     ) -> Float[Tensor, " out_dim"]:
         """Return `|W + sBA|` per output row in float32.
 
-        `down` and `up` are the factors in the dtype of the activations.
+        `scaled_down`, which is `s A`, and `up` have the dtype of the activations.
         """
-        base, scaling = layer.get_base_layer(), layer.scaling[adapter]
+        base = layer.get_base_layer()
         if is_small_on_a_gpu(base):
-            return dense_row_norm(base, down, up, scaling)
-        product = frozen_product(base, down)
+            return dense_row_norm(base, scaled_down, up)
+        product = frozen_product(base, scaled_down)
         exact_down, exact_up = (f[adapter].weight.float() for f in (layer.lora_A, layer.lora_B))
-        square = self.frozen_square(layer)
-        return factored_row_norm(square, product, exact_down, exact_up, scaling)
+        scaled_down = exact_down * layer.scaling[adapter]
+        return factored_row_norm(self.frozen_square(layer), product, scaled_down, exact_up)
 
     def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
@@ -131,21 +132,25 @@ def rescale(
     rescaled_up: Float[Tensor, "out_dim rank"],
     factor: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
-    scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `factor * centred + bias + scaling * low rescaled_up^T`.
+    """Return `factor * centred + bias + low rescaled_up^T`.
 
     Where `rescaled_up` is `factor * up`, the update is rescaled without a pass over the tokens.
     """
     matrix = rows(centred)
     rescaled = matrix * factor if bias is None else torch.addcmul(bias, matrix, factor)
-    rescaled.addmm_(rows(low), rescaled_up.t(), alpha=scaling)
+    rescaled.addmm_(rows(low), rescaled_up.t())
     return rescaled.view(centred.shape)
 
 
 def without(bias: Tensor | None, result: Tensor) -> Tensor:
     """Return a layer's output before its bias was added."""
     return result if bias is None else result - bias
+
+
+def scaled(tensor: Tensor, scaling: float, dtype: torch.dtype) -> Tensor:
+    """Return the tensor times a number in another dtype, in one pass."""
+    return torch.mul(tensor, scaling, out=torch.empty_like(tensor, dtype=dtype))
 
 
 class DoraRows(torch.autograd.Function):
@@ -171,13 +176,13 @@ class DoraRows(torch.autograd.Function):
         """Return the adapted rows."""
         ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
         ctx.scaling = scaling
-        down, up = down.to(result.dtype), up.to(result.dtype)
+        down, up = scaled(down, scaling, result.dtype), up.to(result.dtype)
         inner = nn.functional.linear(x, down)
         norm = row_norm(down, up)
         factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
         rescaled_up, centred = up * factor[:, None], without(bias, result)
         ctx.save_for_backward(x, down, up, rescaled_up, inner, centred, factor, norm, gain)
-        return rescale(centred, gated(inner, gain), rescaled_up, factor, bias, scaling)
+        return rescale(centred, gated(inner, gain), rescaled_up, factor, bias)
 
     @staticmethod
     @once_differentiable
@@ -188,13 +193,13 @@ class DoraRows(torch.autograd.Function):
         low, tokens = rows(gated(inner, gain)), rows(gradient)
         product = gradient * centred
         # The small factor first: a CPU is slow at a tall result from a transposed gradient.
-        for_row = torch.addmm(up.t(), low.t(), tokens, beta=0, alpha=ctx.scaling).t()
+        for_row = torch.mm(low.t(), tokens).t()
         for_factor = plus_row_products(
             rows(product).sum(dim=0), up, for_row, in_one_launch=gradient.is_cuda
         )
         for_bias = (1 - factor) * tokens.sum(dim=0) if need_bias else None
         for_result = torch.mul(gradient, factor, out=product)
-        for_low = torch.addmm(low, tokens, rescaled_up, beta=0, alpha=ctx.scaling)
+        for_low = torch.mm(tokens, rescaled_up)
         down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
         for_up = torch.mul(for_row, factor[:, None], out=torch.empty_like(up, dtype=up_dtype))
         for_gain = None
@@ -206,7 +211,7 @@ class DoraRows(torch.autograd.Function):
         return (
             for_result,
             torch.mm(for_low, down).view(x.shape) if need_x else None,
-            torch.mm(for_low.t(), rows(x)).to(down_dtype),
+            scaled(torch.mm(for_low.t(), rows(x)), ctx.scaling, down_dtype),
             for_up,
             (for_factor / norm).to(magnitude_dtype),
             for_gain,

@@ -8,8 +8,9 @@ from safetensors.torch import save_file
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.adapters.model import HyLoRADAModel
-from hylorada.adapters.sharing import SharedFactor
+from hylorada.adapters.shared import SharedFactor
 from hylorada.errors import SpecError
+from hylorada.names import known
 
 
 def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "default") -> None:
@@ -20,9 +21,7 @@ def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "defau
     tuner = model.base_model
     if not isinstance(tuner, HyLoRADAModel):
         raise SpecError(f"export_lora takes a HyLoRADA model; got {type(tuner).__name__}")
-    if adapter_name not in tuner.peft_config:
-        known = ", ".join(tuner.peft_config)
-        raise SpecError(f"no adapter {adapter_name!r} in the model; it has {known}")
+    known(adapter_name, tuner.peft_config, "adapter")
     state = tuner.shared_state(adapter_name)
     if state is not None and not state.is_inert():
         raise SpecError(

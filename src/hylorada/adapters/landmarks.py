@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hylorada.adapters.buckets import bucket_table, read_bucket
 from hylorada.adapters.history import PrefixSums, causal_mean
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 INITIAL_STD = 0.02
 
@@ -254,5 +255,4 @@ def check_temperature(temperature: float, unit: str) -> None:
     """Raise SpecError unless the softness of learnable buckets is usable."""
     if not 0 < temperature < inf:
         raise SpecError(f"bucket temperature must be positive and finite; got {temperature}")
-    if unit not in ("context", "bucket"):
-        raise SpecError(f"bucket temperature unit must be 'context' or 'bucket'; got {unit!r}")
+    require_one_of("bucket temperature unit", unit, ("context", "bucket"))

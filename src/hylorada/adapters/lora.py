@@ -25,10 +25,9 @@ class LowRankUpdate:
         """Return whether plain LoRA can express the update: not where it depends on position."""
         return self.gain is None
 
-    def low_rank(self, layer: LoraLayer, adapter: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return `gain * A drop(x)`, computed in this dtype."""
-        down = layer.lora_A[adapter].weight.to(dtype)
-        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(dtype)), down)
+    def low_rank(self, layer: LoraLayer, adapter: str, x: Tensor, down: Tensor) -> Tensor:
+        """Return `gain * down drop(x)` in the dtype of `down`."""
+        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(down.dtype)), down)
         return gated(inner, None if self.gain is None else self.gain(inner))
 
 
@@ -39,10 +38,10 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        low = self.low_rank(module, active_adapter, x, result.dtype)
-        up = module.lora_B[active_adapter].weight.to(result.dtype)
-        scaling = module.scaling[active_adapter]
-        return torch.addmm(rows(result), rows(low), up.t(), alpha=scaling).view(result.shape)
+        factors = (module.lora_A, module.lora_B)
+        down, up = (factor[active_adapter].weight.to(result.dtype) for factor in factors)
+        low = self.low_rank(module, active_adapter, x, down)
+        return plus_update(result, low, up, module.scaling[active_adapter])
 
     @staticmethod
     def merge_safe(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
@@ -58,6 +57,16 @@ class FastLora(LowRankUpdate, LoraVariant):
     def unmerge(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
         """Return the weight with the update removed."""
         return orig_weight.data - module.get_delta_weight(active_adapter).to(orig_weight.dtype)
+
+
+def plus_update(
+    result: Float[Tensor, "*batch out_dim"],
+    low: Float[Tensor, "*batch rank"],
+    up: Float[Tensor, "out_dim rank"],
+    scaling: float,
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return `result + scaling * low up^T`."""
+    return torch.addmm(rows(result), rows(low), up.t(), alpha=scaling).view(result.shape)
 
 
 def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:

@@ -10,23 +10,23 @@ from peft.tuners.lora.variants import DoraLinearVariant
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig
+from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig, check_rank
 from hylorada.adapters.dora import FastDora
 from hylorada.adapters.lora import FastLora, LowRankUpdate
-from hylorada.adapters.position_bias import PositionBias, PositionGain
+from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.positions import PositionContext
 from hylorada.adapters.registration import register
-from hylorada.adapters.shared import LandmarkSites, SharedState
-from hylorada.adapters.sharing import SharedFactor, shared_key
+from hylorada.adapters.shared import SharedState
+from hylorada.adapters.sites import LandmarkSites
 from hylorada.adapters.tuner_state import StatefulTuner
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import (
-    Decoder,
     attention_projections,
     context_length,
     find_decoder,
     find_final_norm,
 )
+from hylorada.names import hint
 
 LAYERS_WITH_VARIANTS = ("Linear", "Linear4bit", "Linear8bitLt")  # plain and bitsandbytes
 
@@ -60,8 +60,15 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         peft_config = super()._prepare_adapter_config(peft_config, model_config)
         if peft_config.max_positions is None:
             peft_config.max_positions = context_length(self.model)
-        if peft_config.landmark_enabled and peft_config.landmark_module is None:
-            peft_config.landmark_module = find_final_norm(self.model)
+        if peft_config.landmark_enabled:
+            name = peft_config.landmark_module or find_final_norm(self.model)
+            modules = dict(self.model.named_modules())
+            if name not in modules:
+                raise SpecError(
+                    f"landmark_module must name a module of the model; got {name!r}; "
+                    f"{hint(name, modules)}leave it out to find the final norm"
+                )
+            peft_config.landmark_module = name
         return peft_config
 
     def _create_and_replace(
@@ -79,48 +86,19 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
 
     # Injection
 
-    def inject_adapter(
-        self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
-    ) -> None:
-        """Add an adapter: PEFT's LoRA layers first, then what belongs to the model as a whole.
-
-        An adapter that is refused leaves the model as it was.
-        """
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        super().inject_adapter(model, adapter_name, *args, **kwargs)
-        if "lora_shared" not in self._modules:
-            self.lora_shared = nn.ModuleDict()
-        try:
-            self._add_what_lora_lacks(adapter_name)
-        except SpecError:
-            self._withdraw(adapter_name)
-            for parameter in trained:
-                parameter.requires_grad_()
-            raise
-
-    def _add_what_lora_lacks(self, adapter_name: str) -> None:
+    def _add_state(self, adapter_name: str) -> None:
         config = self.peft_config[adapter_name]
         layers = dict(self.lora_layers(adapter_name))
-        self._check_ranks(adapter_name, layers)
+        for name, layer in layers.items():
+            check_rank(layer.r[adapter_name], layer.in_features, layer.out_features, name)
         if config.keeps_state_on_the_tuner():
             decoder = find_decoder(self.model)
-            state = SharedState(config, self.model, decoder)
-            if config.position_bias:
-                buckets, positions = config.position_bias_buckets, config.max_positions
-                state.position_bias = PositionBias(len(layers), buckets, positions)
+            state = SharedState(config, self.model, decoder, len(layers))
+            state.take_factors(config.share_factors or "", adapter_name, layers, decoder)
             self.lora_shared[adapter_name] = state
-            self._share_factors(adapter_name, layers, decoder)
         self._move_adapter_to_device_of_base_layer(adapter_name)
         self._use_fast_paths(adapter_name, layers)
         self._follow_mode(adapter_name, layers)
-        self._attach()
-        self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
-
-    def _withdraw(self, adapter_name: str) -> None:
-        if list(self.peft_config) == [adapter_name]:
-            self._unload_and_optionally_merge(merge=False, progressbar=False)
-        else:
-            self.delete_adapter(adapter_name)
 
     def shared_state(self, adapter_name: str) -> SharedState | None:
         """Return what the adapter trains beyond its LoRA layers, or None."""
@@ -132,32 +110,9 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
             if isinstance(module, LoraLayer) and adapter_name in module.r:
                 yield name, module
 
-    def _check_ranks(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
-        for name, layer in layers.items():
-            smaller = min(layer.in_features, layer.out_features)
-            if layer.r[adapter_name] > smaller:
-                raise SpecError(
-                    f"r must not exceed the smaller side, {smaller}, of {name}; "
-                    f"got {layer.r[adapter_name]}"
-                )
-
-    def _share_factors(
-        self, adapter_name: str, layers: dict[str, LoraLayer], decoder: Decoder
-    ) -> None:
-        which = self.peft_config[adapter_name].share_factors or ""
-        state = self.shared_state(adapter_name)
-        store = nn.ParameterDict() if state is None else state.factors
-        for name, layer in layers.items():
-            for letter, factors in (("A", layer.lora_A), ("B", layer.lora_B)):
-                if letter in which and adapter_name in factors:  # an embedding has others
-                    weight = factors[adapter_name].weight
-                    key = shared_key(letter, name, weight, decoder)
-                    if key not in store:
-                        store[key] = nn.Parameter(weight.detach())
-                    factors[adapter_name] = SharedFactor(store, key)
-
     def _use_fast_paths(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
-        bias = self._position_bias(adapter_name)
+        state = self.shared_state(adapter_name)
+        bias = None if state is None else state.position_bias
         for index, (name, layer) in enumerate(layers.items()):
             fast = fast_variant(layer, adapter_name)
             if fast is not None:
@@ -175,10 +130,6 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
                 isinstance(layer.lora_variant.get(adapter), LowRankUpdate) for adapter in layer.r
             )
 
-    def _position_bias(self, adapter_name: str) -> PositionBias | None:
-        state = self.shared_state(adapter_name)
-        return None if state is None else state.position_bias
-
     def _follow_mode(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
         """Put new modules into the model's own mode: PEFT leaves their dropout active in eval."""
         mode = self.model.training
@@ -188,6 +139,7 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
             self.lora_shared[adapter_name].train(mode)
 
     def _attach(self) -> None:
+        self._detach()
         configs = {n: c for n, c in self.peft_config.items() if n in self.lora_shared}
         if not any(c.landmark_enabled or c.position_bias for c in configs.values()):
             return
@@ -200,26 +152,16 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         }
         self.sites.attach(dict(self._shared_states()), norms, decoder)
 
+    def _detach(self) -> None:
+        self.positions.detach()
+        self.sites.detach()
+
     # Switching
 
     def set_adapter(self, adapter_name: str | list[str], inference_mode: bool = False) -> None:
-        """Activate one or several adapters, LoRA layers and shared state alike."""
+        """Activate one or several adapters: LoRA layers, shared state and landmarks."""
         super().set_adapter(adapter_name, inference_mode=inference_mode)
-        active = [adapter_name] if isinstance(adapter_name, str) else list(adapter_name)
-        self._activate_shared(active, inference_mode)
-
-    def _activate_shared(self, active: list[str], inference_mode: bool) -> None:
-        self.sites.active = active
-        for name, state in self._shared_states():
-            state.requires_grad_(name in active and not inference_mode)
-
-    def set_requires_grad(self, adapter_names: str | list[str], requires_grad: bool = True) -> None:
-        """Enable or disable gradients of the named adapters."""
-        super().set_requires_grad(adapter_names, requires_grad)
-        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
-        for name, state in self._shared_states():
-            if name in names:
-                state.requires_grad_(requires_grad)
+        self.sites.active = self.active_adapters
 
     def _enable_adapter_layers(self, enabled: bool = True) -> None:
         super()._enable_adapter_layers(enabled)
@@ -236,16 +178,6 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
                 yield
         finally:
             self.positions.mixed_batch = None
-
-    def delete_adapter(self, adapter_name: str) -> None:
-        """Remove an adapter with all it trained."""
-        super().delete_adapter(adapter_name)
-        if adapter_name in self.lora_shared:
-            del self.lora_shared[adapter_name]
-        self.positions.detach()
-        self.sites.detach()
-        self._attach()
-        self._activate_shared(self.active_adapters, inference_mode=False)  # as PEFT's layers do
 
     def _shared_states(self) -> list[tuple[str, SharedState]]:
         return [(name, cast(SharedState, state)) for name, state in self._states().items()]
@@ -266,20 +198,15 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         self._refuse_to_merge_what_depends_on_positions(adapter_names)
         super().merge_adapter(adapter_names, safe_merge)
 
-    def _unload_and_optionally_merge(
+    def merge_and_unload(
         self,
-        merge: bool = True,
-        progressbar: bool = True,
+        progressbar: bool = False,
         safe_merge: bool = False,
         adapter_names: list[str] | None = None,
     ) -> nn.Module:
-        if merge:
-            self._refuse_to_merge_what_depends_on_positions(adapter_names)
-        model: nn.Module = super()._unload_and_optionally_merge(
-            merge, progressbar, safe_merge, adapter_names
-        )
-        self.positions.detach()
-        self.sites.detach()
+        """Return the base model with LoRA merged into its weights, where that is all there is."""
+        self._refuse_to_merge_what_depends_on_positions(adapter_names)
+        model: nn.Module = super().merge_and_unload(progressbar, safe_merge, adapter_names)
         return model
 
     def _refuse_to_merge_what_depends_on_positions(self, adapter_names: list[str] | None) -> None:

@@ -22,17 +22,16 @@ def is_small_on_a_gpu(base: nn.Module) -> bool:
 
 def dense_row_norm(
     base: nn.Module,
-    down: Float[Tensor, "rank in_dim"],
+    scaled_down: Float[Tensor, "rank in_dim"],
     up: Float[Tensor, "out_dim rank"],
-    scaling: float,
 ) -> Float[Tensor, " out_dim"]:
-    """Return `|W + sBA|` per output row in float32, the sum formed in the weight's dtype."""
+    """Return `|W + B (sA)|` per output row in float32, the sum formed in the weight's dtype."""
     weight = base.get_parameter("weight")
-    down, up = down.to(weight.dtype), up.to(weight.dtype)
+    scaled_down, up = scaled_down.to(weight.dtype), up.to(weight.dtype)
     if type(base) is Conv1D:
-        total, inputs = torch.addmm(weight, down.t(), up.t(), alpha=scaling), 0
+        total, inputs = torch.addmm(weight, scaled_down.t(), up.t()), 0
     else:
-        total, inputs = torch.addmm(weight, up, down, alpha=scaling), 1
+        total, inputs = torch.addmm(weight, up, scaled_down), 1
     norm = torch.linalg.vector_norm(total, dim=inputs, dtype=torch.float32)
     return norm.clamp_(min=SMALLEST_NORM)
 
@@ -40,20 +39,17 @@ def dense_row_norm(
 def factored_row_norm(
     frozen_square: Float[Tensor, " out_dim"],
     frozen_product: Float[Tensor, "out_dim rank"],
-    down: Float[Tensor, "rank in_dim"],
+    scaled_down: Float[Tensor, "rank in_dim"],
     up: Float[Tensor, "out_dim rank"],
-    scaling: float,
 ) -> Float[Tensor, " out_dim"]:
-    """Return `sqrt(|W|^2 + 2s <B, W A^T> + s^2 <B A A^T, B>)` per output row.
+    """Return `sqrt(|W|^2 + 2 <B, W (sA)^T> + <B (sA)(sA)^T, B>)` per output row.
 
-    `frozen_product` is `W A^T`. All is float32 but for that product, which the frozen layer
+    `frozen_product` is `W (sA)^T`. All is float32 but for that product, which the frozen layer
     computes in its own dtype.
     """
-    inner = torch.addmm(
-        frozen_product.float(), up, down @ down.t(), beta=2 * scaling, alpha=scaling**2
-    )
-    square = torch.baddbmm(frozen_square[:, None, None], up[:, None], inner[:, :, None])
-    return square.flatten().clamp_(min=SMALLEST_NORM**2).sqrt_()
+    inner = torch.addmm(frozen_product.float(), up, scaled_down @ scaled_down.t(), beta=2)
+    square = torch.linalg.vecdot(up, inner).add_(frozen_square)
+    return square.clamp_(min=SMALLEST_NORM**2).sqrt_()
 
 
 def frozen_product(

@@ -1,28 +1,28 @@
 """What an adapter trains beyond its LoRA layers: landmarks, position bias, shared factors.
 
 It belongs to the model as a whole, so it lives once, on the tuner, and hooks bring it to its place.
+Tying `lora_A` modules between layers would not survive: PEFT re-creates parameters when it casts or
+loads them, saves a copy for every layer, and FSDP refuses a parameter with two owners.
 """
 
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
 
-import torch
+from jaxtyping import Float
+from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.adapters.designs import AFTER_EVERY_BLOCK, READS_THE_PAST, build_landmarks
-from hylorada.adapters.history import PrefixSums
+from hylorada.adapters.designs import build_landmarks
 from hylorada.adapters.position_bias import PositionBias
-from hylorada.adapters.positions import PositionContext
-from hylorada.errors import UnsupportedModelError
 from hylorada.models.anatomy import Decoder, hidden_size
 
 
 class SharedState(nn.Module):
     """The part of one adapter that no single layer owns."""
 
-    def __init__(self, config: HyLoRADAConfig, model: nn.Module, decoder: Decoder) -> None:
+    def __init__(
+        self, config: HyLoRADAConfig, model: nn.Module, decoder: Decoder, adapted: int
+    ) -> None:
         super().__init__()
         self.design = config.landmark_design if config.landmark_enabled else None
         self.landmarks: nn.Module | None = None
@@ -30,12 +30,29 @@ class SharedState(nn.Module):
         if config.landmark_enabled:
             self.landmarks = build_landmarks(config, hidden_size(model), len(decoder.layers))
         self.factors = nn.ParameterDict()
+        if config.position_bias:
+            assert config.max_positions is not None, "it is resolved before modules are built"
+            buckets, positions = config.position_bias_buckets, config.max_positions
+            self.position_bias = PositionBias(adapted, buckets, positions)
+
+    def take_factors(
+        self, letters: str, adapter_name: str, layers: Mapping[str, LoraLayer], decoder: Decoder
+    ) -> None:
+        """Move the factors A, B or both of all layers here, one for equal modules of all blocks."""
+        for name, layer in layers.items():
+            for letter, factors in (("A", layer.lora_A), ("B", layer.lora_B)):
+                if letter in letters and adapter_name in factors:  # an embedding has others
+                    weight = factors[adapter_name].weight
+                    key = shared_key(letter, name, weight, decoder)
+                    if key not in self.factors:
+                        self.factors[key] = nn.Parameter(weight.detach())
+                    factors[adapter_name] = SharedFactor(self.factors, key)
 
     def is_inert(self) -> bool:
         """Return whether the landmarks and the position bias change nothing."""
-        return not (self.changes_hidden_states() or self.changes_updates())
+        return not (self._changes_hidden_states() or self._changes_updates())
 
-    def changes_hidden_states(self) -> bool:
+    def _changes_hidden_states(self) -> bool:
         """Return whether the landmark module acts: its output scale or offset is not zero."""
         last = {"bias": "bias", "low_rank": "up", "norm_gain": "gain"}
         if self.landmarks is None:
@@ -47,82 +64,37 @@ class SharedState(nn.Module):
             if full_name.rpartition(".")[2] == name
         )
 
-    def changes_updates(self) -> bool:
-        """Return whether the position bias acts."""
+    def _changes_updates(self) -> bool:
         return self.position_bias is not None and bool(self.position_bias.table.any())
 
 
-class LandmarkSites:
-    """The hooks that apply every active adapter's landmarks: after a norm, or after each block."""
+class SharedFactor(nn.Module):
+    """Stands in for a layer's `lora_A` or `lora_B`; the weight lives in the shared store."""
 
-    def __init__(self, context: PositionContext) -> None:
-        self.context = context
-        self.enabled = True
-        self.active: list[str] = []
-        self.states: dict[str, SharedState] = {}
-        self.model_layers = 0
-        self.norms = 0
-        self.norm_calls = 0
-        self.handles: list[RemovableHandle] = []
+    bias = None
+    store: nn.ParameterDict
 
-    def attach(
-        self, states: dict[str, SharedState], norms: dict[str, nn.Module], decoder: Decoder
-    ) -> None:
-        """Listen to the final norm of each adapter in `norms`, or to the blocks in its place."""
-        self.detach()
-        self.states = states
-        self.model_layers = len(decoder.layers)
-        for adapter, norm in norms.items():
-            if states[adapter].design in AFTER_EVERY_BLOCK:
-                self.handles += [
-                    block.register_forward_hook(partial(self._after_block, adapter, index))
-                    for index, block in enumerate(decoder.layers)
-                ]
-            else:
-                self.handles.append(norm.register_forward_hook(partial(self._after_norm, adapter)))
-        self.norms = sum(states[adapter].design not in AFTER_EVERY_BLOCK for adapter in norms)
-        self.handles.append(decoder.module.register_forward_pre_hook(self._start))
+    def __init__(self, store: nn.ParameterDict, key: str) -> None:
+        super().__init__()
+        # Past nn.Module's bookkeeping: registered here, the weight would be owned by every layer.
+        object.__setattr__(self, "store", store)
+        self.key = key
 
-    def detach(self) -> None:
-        """Stop listening."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+    @property
+    def weight(self) -> Tensor:
+        """Return the one shared weight."""
+        return self.store[self.key]
 
-    def _start(self, module: nn.Module, args: Any) -> None:
-        self.norm_calls = 0
+    def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Apply the shared weight as a linear map."""
+        return nn.functional.linear(x, self.weight)
 
-    def _after_norm(self, adapter: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        if self.norm_calls == self.norms:
-            raise UnsupportedModelError(
-                "this model uses its final norm more than once in a pass; name another module in "
-                "landmark_module or set landmark_enabled=False"
-            )
-        self.norm_calls += 1
-        return self._apply(adapter, None, output)
 
-    def _after_block(
-        self, adapter: str, site: int, module: nn.Module, args: Any, output: Any
-    ) -> Any:
-        if isinstance(output, tuple):
-            return (self._apply(adapter, site, output[0]), *output[1:])
-        return self._apply(adapter, site, output)
-
-    def _apply(self, adapter: str, site: int | None, hidden: Tensor) -> Tensor:
-        rows = self.context.rows(adapter)
-        serves = adapter in self.active if rows is None else bool(rows)
-        if not (self.enabled and serves):
-            return hidden
-        state = self.states[adapter]
-        assert state.landmarks is not None, "only adapters with landmarks are listened for"
-        positions = self.context.require(hidden.shape[1]).to(hidden.device)
-        extra: dict[str, Any] = {} if site is None else {"site": site}
-        if state.design in READS_THE_PAST and self.context.cache is not None:
-            owner = (adapter, site)
-            extra["history"] = PrefixSums.of(self.context.cache, owner, self.model_layers)
-        changed = state.landmarks(hidden, positions, **extra)
-        if rows is None:
-            return changed
-        # The whole batch went in, so that a history keeps the rows that beam search reorders.
-        index = torch.tensor(rows, device=hidden.device)
-        return hidden.index_copy(0, index, changed[index])
+def shared_key(factor: str, module_name: str, weight: Tensor, decoder: Decoder) -> str:
+    """Return the key of the factor that equal modules of all layers share."""
+    layer, place = decoder.layer_of(module_name), module_name
+    if layer is not None:
+        block = decoder.block_name(layer)
+        place = f"{block.removesuffix(str(layer))}*{module_name.removeprefix(block)}"
+    shape = "x".join(map(str, weight.shape))
+    return f"{factor}|{place}|{shape}".replace(".", "/")  # a ParameterDict key has no dots

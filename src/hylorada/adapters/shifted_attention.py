@@ -1,16 +1,12 @@
-"""Shifted sparse attention for training (S²-Attn of LongLoRA, Chen et al., 2024).
+"""Shifted sparse attention for training (S²-Attn of LongLoRA, Chen et al., 2024), in any model.
 
-While a model trains, every token attends only inside its group of `group_size` tokens. Half of
-the heads use groups shifted by half a group, so that information crosses the borders from layer
-to layer; the shifted groups at both ends are simply shorter, nothing wraps around. A token sees a
-key when all three hold: the model's own mask allows it (causal, padding, sliding window), both
-are in one group, and both are in one document. A position that is not its predecessor's plus one
-starts a document, as elsewhere in transformers.
+While a model trains, every token attends only inside its group; `shifted_groups` computes that. A
+token sees a key when all three hold: the model's own mask allows it (causal, padding, sliding
+window), both are in one group, and both are in one document. A position that is not its
+predecessor's plus one starts a document, as elsewhere in transformers.
 
 The decisions that the paper leaves open:
 
-* Grouped-query attention shifts whole key-value heads, the smaller half when their number is odd.
-  A single key-value head serves both halves, and half of its query heads are shifted.
 * In `eval` mode, and for sequences no longer than a group, attention is full.
 * While training, keys and queries must be the same tokens: a cache that holds earlier tokens is
   refused (an empty one changes nothing).
@@ -21,34 +17,18 @@ The decisions that the paper leaves open:
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Int32
+from jaxtyping import Bool, Float, Int32
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from hylorada.adapters.shifted_groups import Span, shifted_attention, visible_pairs
 from hylorada.errors import SpecError, UnsupportedModelError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedAttentionSpec:
-    """How attention is cut into groups while training.
-
-    Attributes:
-        group_size: Tokens in a group. LongLoRA uses a quarter of the training length; at or above
-            the training length attention stays full.
-    """
-
-    group_size: int
-
-    def __post_init__(self) -> None:
-        if self.group_size < 2:
-            raise SpecError(f"group_size must be at least 2 tokens; got {self.group_size}")
 
 
 @contextmanager
@@ -61,150 +41,26 @@ def use_shifted_attention(model: nn.Module, *, group_size: int) -> Iterator[None
 
     Args:
         model: A decoder-only transformers model, or a wrapper such as a `PeftModel` around one.
-        group_size: Tokens in a group.
+        group_size: Tokens in a group. LongLoRA uses a quarter of the training length; at or above
+            the training length attention stays full.
 
     Raises:
         SpecError: If the group size is out of range.
         UnsupportedModelError: If the model's attention cannot be replaced.
     """
-    spec = ShiftedAttentionSpec(group_size=group_size)
+    if group_size < 2:
+        raise SpecError(f"group_size must be at least 2 tokens; got {group_size}")
     decoder = _supported_decoder(model)
     own = decoder.config._attn_implementation
     # The size is part of the name, so models with different groups live side by side.
-    name = f"hylorada_shifted_{spec.group_size}"
-    AttentionInterface.register(name, _ShiftedAttention(spec.group_size))
+    name = f"hylorada_shifted_{group_size}"
+    AttentionInterface.register(name, _ShiftedAttention(group_size))
     AttentionMaskInterface.register(name, earliest_visible_mask)
     decoder.set_attn_implementation(name)
     try:
         yield
     finally:
         decoder.set_attn_implementation(own)
-
-
-def shifted_attention(
-    query: Float[Tensor, "batch heads time head_dim"],
-    key: Float[Tensor, "batch kv_heads time head_dim"],
-    value: Float[Tensor, "batch kv_heads time value_dim"],
-    *,
-    group_size: int,
-    earliest: Int[Tensor, "batch time"] | None = None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-) -> Float[Tensor, "batch time heads value_dim"]:
-    """Return causal attention inside groups, those of the second half of the heads shifted.
-
-    Args:
-        query: Queries, with rotary positions already applied, as the keys.
-        key: Keys.
-        value: Values.
-        group_size: Tokens in a group.
-        earliest: Index of the first key that each token may see; none means the start of the row.
-        dropout: Probability of dropping an attention weight.
-        scaling: Factor on the scores; none means one over the root of `head_dim`.
-    """
-    halves = [
-        _grouped_attention(
-            *states,
-            spans=_spans(query.shape[2], group_size, shift),
-            earliest=earliest,
-            dropout=dropout,
-            scaling=scaling,
-        )
-        for states, shift in zip(_head_halves(query, key, value), (0, group_size // 2), strict=True)
-    ]
-    return torch.cat(halves, dim=2)
-
-
-class _Span(NamedTuple):
-    """`groups` neighbouring groups of `length` tokens, the first at token `begin`."""
-
-    begin: int
-    groups: int
-    length: int
-
-
-def _spans(time: int, group_size: int, shift: int) -> list[_Span]:
-    first = min(shift, time)
-    groups, rest = divmod(time - first, group_size)
-    spans = (_Span(0, 1, first), _Span(first, groups, group_size), _Span(time - rest, 1, rest))
-    return [span for span in spans if span.groups > 0 and span.length > 0]
-
-
-def _head_halves(query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the states of the straight heads, then those of the shifted heads."""
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if kv_heads == 1:
-        shifted, keys, values = heads // 2, (key, key), (value, value)
-    else:
-        sizes = (kv_heads - kv_heads // 2, kv_heads // 2)
-        shifted = sizes[1] * (heads // kv_heads)
-        keys, values = key.split(sizes, dim=1), value.split(sizes, dim=1)
-    yield from zip(query.split((heads - shifted, shifted), dim=1), keys, values, strict=True)
-
-
-def _grouped_attention(
-    query: Float[Tensor, "batch heads time head_dim"],
-    key: Float[Tensor, "batch kv_heads time head_dim"],
-    value: Float[Tensor, "batch kv_heads time value_dim"],
-    *,
-    spans: list[_Span],
-    earliest: Int[Tensor, "batch time"] | None,
-    dropout: float,
-    scaling: float | None,
-) -> Float[Tensor, "batch time heads value_dim"]:
-    # Splitting, unlike slicing, is undone by one concatenation in the backward pass. Transformers
-    # keeps time before the heads in memory, so that folding one row, or whole rows, is a view.
-    parts = [
-        states.transpose(1, 2).split([span.groups * span.length for span in spans], dim=1)
-        for states in (query, key, value)
-    ]
-    attended = [
-        _attend_span(
-            *(part.reshape(-1, span.length, *part.shape[2:]).transpose(1, 2) for part in states),
-            visible=None if earliest is None else _visible(earliest, span),
-            dropout=dropout,
-            scaling=scaling,
-        ).reshape(query.shape[0], -1, query.shape[1], value.shape[3])
-        for span, *states in zip(spans, *parts, strict=True)
-    ]
-    return torch.cat(attended, dim=1)
-
-
-def _visible(
-    earliest: Int[Tensor, "batch time"], span: _Span
-) -> Bool[Tensor, "groups 1 length length"]:
-    """Return who may see whom inside each of the span's groups."""
-    within = torch.arange(span.length, device=earliest.device)
-    starts = span.begin + span.length * torch.arange(span.groups, device=earliest.device)
-    cut = earliest[:, span.begin : span.begin + span.groups * span.length]
-    first = (cut.reshape(-1, span.groups, span.length) - starts[:, None]).flatten(0, 1)
-    return ((within >= first[..., None]) & (within <= within[:, None]))[:, None]
-
-
-def _attend_span(
-    query: Float[Tensor, "groups heads length head_dim"],
-    key: Float[Tensor, "groups kv_heads length head_dim"],
-    value: Float[Tensor, "groups kv_heads length value_dim"],
-    *,
-    visible: Bool[Tensor, "groups 1 length length"] | None,
-    dropout: float,
-    scaling: float | None,
-) -> Float[Tensor, "groups length heads value_dim"]:
-    repeats = query.shape[1] // key.shape[1]
-    # The fast GPU kernels share key heads only where no mask is given.
-    if visible is not None and repeats > 1:
-        key, value = (states.repeat_interleave(repeats, dim=1) for states in (key, value))
-    attended = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=visible,
-        dropout_p=dropout,
-        is_causal=visible is None,
-        scale=scaling,
-        enable_gqa=visible is None and repeats > 1,
-    )
-    return attended.transpose(1, 2)
 
 
 def _supported_decoder(model: nn.Module) -> PreTrainedModel:
@@ -316,7 +172,7 @@ class _ShiftedAttention:
                 raise UnsupportedModelError(f"shifted attention lacks {feature!r}, asked by {name}")
         if not module.training:
             if attention_mask is not None and attention_mask.dtype == torch.int32:
-                attention_mask = _visible(attention_mask, _Span(0, 1, query.shape[2]))
+                attention_mask = visible_pairs(attention_mask, Span(0, 1, query.shape[2]))
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, dropout, scaling, is_causal
             )

@@ -4,138 +4,30 @@ Every method sits on its own copy of one model; all copies are timed in one inte
 """
 
 import gc
-import os
-import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import peft
 import torch
-import transformers
 from peft import LoraConfig, PeftConfig, PeftModel, UniLoraConfig, VeraConfig, get_peft_model
-from torch import Tensor, nn
+from rich.table import Table
+from torch import Tensor
 from tqdm import tqdm
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.memory import peak_step_bytes, saved_activation_bytes
+from hylorada.benches.shapes import SEED, SMALL_GPT2, SMALL_LLAMA, WIDE_LLAMA, Shape, build
+from hylorada.benches.surroundings import surroundings
 from hylorada.benches.timing import Times, least_ratios, race, ratios, require_rounds
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import attention_projections
 from hylorada.seeds import generator
 
 REFERENCE = "PEFT LoRA"
-SEED = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A model and a batch to measure on."""
-
-    name: str
-    family: str
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    batch: int
-    length: int
-    inner: int | None = None
-    key_value_heads: int | None = None
-
-
-SMALL_GPT2 = Shape(
-    name="GPT-2 6x384",
-    family="gpt2",
-    layers=6,
-    width=384,
-    heads=6,
-    vocabulary=4096,
-    batch=2,
-    length=256,
-)
-SMALL_LLAMA = Shape(
-    name="Llama 6x384",
-    family="llama",
-    layers=6,
-    width=384,
-    heads=6,
-    vocabulary=4096,
-    batch=2,
-    length=256,
-)
-WIDE_LLAMA = Shape(
-    name="Llama 6x1024",
-    family="llama",
-    layers=6,
-    width=1024,
-    heads=16,
-    vocabulary=4096,
-    batch=1,
-    length=256,
-)
-GPT2_SMALL = Shape(
-    name="GPT-2 small",
-    family="gpt2",
-    layers=12,
-    width=768,
-    heads=12,
-    vocabulary=50257,
-    batch=16,
-    length=1024,
-)
-LLAMA_1B = Shape(
-    name="Llama 1B",
-    family="llama",
-    layers=16,
-    width=2048,
-    heads=32,
-    vocabulary=32000,
-    batch=4,
-    length=2048,
-    inner=8192,
-    key_value_heads=8,
-)
-
-
-def build(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedModel:
-    """Return a randomly initialised model of this shape."""
-    context = max(shape.length, 1024)
-    model: PreTrainedModel
-    with torch.device(device):
-        if shape.family == "gpt2":
-            model = GPT2LMHeadModel(
-                GPT2Config(
-                    vocab_size=shape.vocabulary,
-                    n_positions=context,
-                    n_embd=shape.width,
-                    n_layer=shape.layers,
-                    n_head=shape.heads,
-                    resid_pdrop=0.0,
-                    embd_pdrop=0.0,
-                    attn_pdrop=0.0,
-                    bos_token_id=0,
-                    eos_token_id=0,
-                )
-            )
-        else:
-            model = LlamaForCausalLM(
-                LlamaConfig(
-                    vocab_size=shape.vocabulary,
-                    hidden_size=shape.width,
-                    intermediate_size=shape.inner or 4 * shape.width,
-                    num_hidden_layers=shape.layers,
-                    num_attention_heads=shape.heads,
-                    num_key_value_heads=shape.key_value_heads or shape.heads,
-                    max_position_embeddings=context,
-                )
-            )
-    cast(nn.Module, model).to(dtype)
-    return model
 
 
 def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, PeftConfig]:
@@ -161,7 +53,7 @@ def methods(model: PreTrainedModel, targets: str, dropout: float) -> dict[str, P
     }
 
 
-def measure_on_cpu(rounds: int = 31) -> dict[str, Any]:
+def measure(*, rounds: int) -> dict[str, Any]:
     """Return all CPU measurements, with progress on standard error."""
     require_rounds(rounds)
     float32, bfloat16 = torch.float32, torch.bfloat16
@@ -174,14 +66,7 @@ def measure_on_cpu(rounds: int = 31) -> dict[str, Any]:
     bar = partial(tqdm, desc="measuring", unit="table", file=sys.stderr)
     runs = [measure_steps(**step, rounds=rounds) for step in bar(steps)]
     runs.append(measure_decoding(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2)))
-    versions = {module.__name__: module.__version__ for module in (torch, transformers, peft)}
-    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    return {
-        "machine": machine,
-        "threads": torch.get_num_threads(),
-        "versions": versions,
-        "runs": runs,
-    }
+    return {**surroundings(), "runs": runs}
 
 
 def measure_steps(
@@ -204,7 +89,7 @@ def measure_steps(
     ).to(device)
     gc.collect()  # adapted models refer to themselves: without this those of the last table stay
     models = {
-        name: _adapted(build(shape, dtype, device), config).train()
+        name: get_peft_model(build(shape, dtype, device), config).train()
         for name, config in chosen.items()
     }
     steps = {name: _step(model, tokens) for name, model in models.items()}
@@ -244,7 +129,9 @@ def measure_decoding(
     configs = methods(build(shape, dtype, "meta"), "all", 0.0)
     names = (REFERENCE, "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
     gc.collect()
-    models = {name: _adapted(build(shape, dtype, device), configs[name]).eval() for name in names}
+    models = {
+        name: get_peft_model(build(shape, dtype, device), configs[name]).eval() for name in names
+    }
     prompt = torch.randint(3, shape.vocabulary, (1, 16), generator=generator(SEED, "prompt")).to(
         device
     )
@@ -277,8 +164,25 @@ def timings(times: dict[str, Times]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _adapted(model: PreTrainedModel, config: PeftConfig) -> PeftModel:
-    return get_peft_model(model, config)
+def tables(result: dict[str, Any]) -> Iterator[Table]:
+    """Yield a table for each measurement: ratios to PEFT's LoRA with 95 % intervals."""
+    for run in result["runs"]:
+        details = [run["shape"]["name"], run["dtype"], f"{run['targets']} targets"]
+        if run.get("dropout"):
+            details.append(f"dropout {run['dropout']}")
+        table = Table(title=f"{run['what']}: {', '.join(details)}", title_justify="left")
+        table.add_column("over PEFT LoRA")
+        for heading in ("time", "95 %", "processor time", "95 %", "least of it", "memory"):
+            table.add_column(heading, justify="right")
+        for name, row in run["methods"].items():
+            memory = f"{row['memory']:.3f}" if "memory" in row else ""
+            times = (*_ratio(row["time"]), *_ratio(row["processor_time"]))
+            table.add_row(name, *times, f"{row['least_processor_time']:.3f}", memory)
+        yield table
+
+
+def _ratio(ratio: dict[str, float]) -> tuple[str, str]:
+    return f"{ratio['value']:.3f}", f"{ratio['low']:.2f}–{ratio['high']:.2f}"
 
 
 def _loss(model: PeftModel, tokens: Tensor) -> Tensor:

@@ -4,8 +4,6 @@ The bare pass gets the batches that the risk pass forms, ready on the device, an
 logits; the risk pass forms them itself and makes bits and ranks of them. Both are interleaved.
 """
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +12,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import peft
 import torch
-import transformers
 from jaxtyping import Float64, Int64
 from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hylorada.benches.adapters import GPT2_SMALL, SEED, SMALL_GPT2, Shape, build
+from hylorada.benches.shapes import GPT2_SMALL, SEED, SMALL_GPT2, Shape, build
+from hylorada.benches.surroundings import best_device, device_name, surroundings
 from hylorada.benches.timing import Ratio, Times, interleave, race, ratios, require_rounds
 from hylorada.bounds.relative import relative_gain, relative_gain_of_tokens
 from hylorada.errors import SpecError
@@ -74,9 +71,9 @@ ON_CUDA = Reading(
 )
 
 
-def measure_bounds(
-    rounds: int = 15,
+def measure(
     *,
+    rounds: int,
     reading: Reading | None = None,
     document_counts: Sequence[int] = DOCUMENT_COUNTS,
     token_counts: Sequence[int] = TOKEN_COUNTS,
@@ -95,27 +92,10 @@ def measure_bounds(
     return {
         "what": "bounds",
         "rounds": rounds,
-        **surroundings(device),
+        "device": device_name(device),
+        **surroundings(),
         "reading": measure_reading(chosen, device=device, rounds=rounds),
         "bounds": measure_levels(document_counts, token_counts, rounds=rounds),
-    }
-
-
-def best_device() -> str:
-    """Return "cuda" if there is one, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def surroundings(device: str) -> dict[str, Any]:
-    """Return what a reader must know of machine and packages to judge the times."""
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-        },
-        "threads": torch.get_num_threads(),
-        "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
     }
 
 
@@ -168,7 +148,7 @@ def measure_levels(
     ]
 
 
-def bounds_tables(result: dict[str, Any]) -> Iterator[Table]:
+def tables(result: dict[str, Any]) -> Iterator[Table]:
     """Yield a table of reading speeds and one of the bounds' seconds."""
     reading = result["reading"]
     title = (

@@ -1,9 +1,7 @@
 """What the coder costs: symbols a second, bits beside the ideal, and beside the published way."""
 
-import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from rich.table import Table
 
+from hylorada.benches.surroundings import machine
 from hylorada.benches.timing import require_rounds
 from hylorada.compression.codebooks import Quantised
 from hylorada.compression.coder import decode, encode, ideal_bits
@@ -27,7 +26,7 @@ LEVELS = 11
 SEED = 0
 
 
-def measure_coder(
+def measure(
     *,
     rounds: int,
     counts: Sequence[int] = COUNTS,
@@ -39,17 +38,13 @@ def measure_coder(
         "what": "coder",
         "levels": LEVELS,
         "rounds": rounds,
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": sys.version.split()[0],
-        },
+        "machine": machine() | {"python": platform.python_version()},
         "speeds": [_speed(count, rounds) for count in counts],
         "lengths": [_lengths(dimension) for dimension in dimensions],
     }
 
 
-def coder_tables(result: dict[str, Any]) -> Iterator[Table]:
+def tables(result: dict[str, Any]) -> Iterator[Table]:
     """Yield a table of speeds and one of lengths."""
     table = Table(title=f"Coder: {result['levels']} levels, adaptive", title_justify="left")
     for heading in ("symbols", "encoded a second", "decoded a second", "bits", "ideal", "excess"):
@@ -104,7 +99,7 @@ def _lengths(dimension: int) -> dict[str, Any]:
     vector = _vector(dimension)
     bins = uniform(vector, LEVELS)
     distortion = float(np.sum((bins.values - vector) ** 2) / np.sum(vector**2))
-    closest = least_bits(vector, distortion).candidate
+    closest = least_bits(vector, distortion)
     return {
         "dim": dimension,
         "distortion": distortion,

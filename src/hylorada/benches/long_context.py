@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.adapters import SEED, SMALL_LLAMA, Shape, build
-from hylorada.benches.bounds import best_device, surroundings
 from hylorada.benches.memory import peak_step_bytes
+from hylorada.benches.shapes import SEED, SMALL_LLAMA, Shape, build
+from hylorada.benches.surroundings import best_device, device_name, surroundings
 from hylorada.benches.timing import Times, race, ratios, require_rounds
 from hylorada.errors import SpecError
 from hylorada.seeds import generator
@@ -121,7 +121,7 @@ class LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-def measure_long_context(rounds: int = 9, *, growth: Growth | None = None) -> dict[str, Any]:
+def measure(*, rounds: int, growth: Growth | None = None) -> dict[str, Any]:
     """Return bytes and seconds of a step at each length, and a line through the bytes.
 
     Args:
@@ -145,7 +145,8 @@ def measure_long_context(rounds: int = 9, *, growth: Growth | None = None) -> di
     return {
         "what": "long_context",
         "rounds": rounds,
-        **surroundings(device),
+        "device": device_name(device),
+        **surroundings(),
         **asdict(chosen),
         "memory": "peak of a step above rest",
         "steps": [_row(key, peak, times) for key, peak in held.items()],
@@ -181,7 +182,7 @@ def line_of(held: dict[tuple[str, int], int | None], loss: str) -> dict[str, flo
     }
 
 
-def long_context_tables(result: dict[str, Any]) -> Iterator[Table]:
+def tables(result: dict[str, Any]) -> Iterator[Table]:
     """Yield a table of steps and one of the lines through their memory."""
     title = (
         f"A training step: {result['shape']['name']}, {result['dtype']}, {result['device']}, "

@@ -3,8 +3,7 @@
 Everything is timed interleaved in one process and told as ratios.
 """
 
-import os
-import platform
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,15 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import peft
 import torch
-import transformers
 from peft import LoraConfig, PeftConfig, PeftModel, UniLoraConfig, get_peft_model
 from rich.table import Table
 from torch import Tensor
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.adapters import GPT2_SMALL, SEED, SMALL_GPT2, Shape, build
+from hylorada.benches.adapters import REFERENCE
+from hylorada.benches.shapes import GPT2_SMALL, SEED, SMALL_GPT2, Shape, build
+from hylorada.benches.surroundings import surroundings
 from hylorada.benches.timing import interleave, race, ratios, require_rounds
 from hylorada.seeds import generator
 from hylorada.subspace.config import SubLoRAConfig
@@ -31,13 +30,12 @@ from hylorada.subspace.projections import build_projection
 PARAMETERS = 351_744
 KINDS = ("grouped", "kron_qr", "fastfood", "sparse")
 LARGEST_SPARSE = 5_000  # above it a sparse matrix has more entries than there is time for
-REFERENCE = "PEFT LoRA"
 PAPER_SHAPE = replace(GPT2_SMALL, vocabulary=50_304, batch=8)
 
 
-def measure_on_cpu(
-    rounds: int = 15,
+def measure(
     *,
+    rounds: int,
     shape: Shape = SMALL_GPT2,
     full: int = PARAMETERS,
     dims: Sequence[int] = (1_000, 20_000),
@@ -46,12 +44,7 @@ def measure_on_cpu(
     """Return all CPU measurements."""
     require_rounds(rounds)
     return {
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-        },
-        "threads": torch.get_num_threads(),
-        "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
+        **surroundings(),
         "projections": measure_projections(dims, rounds=rounds, full=full),
         "steps": measure_steps(shape, dtype=torch.float32, rounds=rounds, dims=step_dims),
     }
@@ -87,8 +80,8 @@ def measure_projections(
                     "dim": dim,
                     "isometry": projection.isometry,
                     "build_seconds": seconds[kind],
-                    "apply_milliseconds": 1000 * _median(timed[f"{kind} apply"]),
-                    "adjoint_milliseconds": 1000 * _median(timed[f"{kind} adjoint"]),
+                    "apply_milliseconds": 1000 * statistics.median(timed[f"{kind} apply"]),
+                    "adjoint_milliseconds": 1000 * statistics.median(timed[f"{kind} adjoint"]),
                     "stored_values": projection.stored_values(),
                 }
             )
@@ -140,7 +133,7 @@ def measure_steps(
         "shape": asdict(shape),
         "dtype": str(dtype).removeprefix("torch."),
         "rounds": rounds,
-        "reference_milliseconds": 1000 * _median(times[REFERENCE].wall),
+        "reference_milliseconds": 1000 * statistics.median(times[REFERENCE].wall),
         "methods": {
             name: {
                 "time": asdict(wall[name]),
@@ -213,7 +206,3 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _median(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 2]

@@ -108,10 +108,8 @@ def betting_subsampled(
         compared: Numbers measured on the same draws, of which the best is reported.
     """
     spared = _below(values, upper)
-    return (
-        upper
-        - bet_on_draws(spared, complexity, population, delta=delta, compared=compared).mean_at_least
-    )
+    won = bet_on_draws(spared, complexity, population, delta=delta, compared=compared)
+    return upper - won.mean_at_least
 
 
 def bet_on_draws(

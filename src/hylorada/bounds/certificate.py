@@ -5,12 +5,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from hylorada.bounds.complexity import Choice, Ledger
 from hylorada.bounds.evidence import Evidence
-from hylorada.bounds.levels import LEVELS
+from hylorada.bounds.levels import LEVELS, require_level
 from hylorada.bounds.rules import require_delta
 from hylorada.bounds.statements import GAIN, Statement, inner_choices, statements
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 SCHEMA = 1
 PRIORS = ("pretrained", "random")
@@ -24,8 +28,7 @@ class Prior:
     name: str
 
     def __post_init__(self) -> None:
-        if self.kind not in PRIORS:
-            raise SpecError(f"a prior must be one of {', '.join(PRIORS)}; got {self.kind!r}")
+        require_one_of("a prior", self.kind, PRIORS)
 
     @property
     def assumption(self) -> str:
@@ -70,8 +73,7 @@ class Certificate:
 
     def __post_init__(self) -> None:
         require_delta(self.delta)
-        if self.level not in LEVELS:
-            raise SpecError(f"level must be one of {', '.join(LEVELS)}; got {self.level!r}")
+        require_level(self.level)
         if not self.statements:
             raise SpecError("a certificate must state something; got no statement")
 
@@ -83,11 +85,7 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """Return the headline in words."""
-        place = (
-            "On unseen documents of this kind"
-            if self.level == "document"
-            else "On fresh tokens after the contexts of this corpus"
-        )
+        place = LEVELS[self.level].place
         chance = f"with probability {100 * (1 - self.delta):g} %"
         head = self.headline
         if head.name == GAIN and head.vacuous:
@@ -107,12 +105,6 @@ class Certificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Return what must hold for the statements to be true, a sentence each."""
-        kind = (
-            "The documents are independent draws from one distribution."
-            if self.level == "document"
-            else "Nothing is assumed about how tokens depend on each other; the order of the "
-            "documents was fixed before they were seen, and nothing is said about other contexts."
-        )
         tried = ", ".join(choice.name for choice in self.ledger.choices) or "nothing"
         predictor = (
             "The model certified is a mixture with its reference at the weight stated: over whole "
@@ -120,7 +112,7 @@ class Certificate:
         )
         return (
             self.prior.assumption,
-            kind,
+            LEVELS[self.level].assumption,
             "The file's configuration was fixed before the data were seen, except for what the "
             f"ledger pays for: {tried}.",
             predictor,
@@ -162,33 +154,12 @@ class Certificate:
                     "it with the version that wrote it"
                 )
             return _read(stored)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, SpecError):
                 raise
             raise SpecError(
                 f"the file is not a certificate of hylorada bound ({type(error).__name__}: {error})"
             ) from error
-
-
-def _read(stored: dict[str, Any]) -> Certificate:
-    ledger = stored["ledger"]
-    return Certificate(
-        level=stored["level"],
-        delta=stored["delta"],
-        prior=Prior(**stored["prior"]),
-        ledger=Ledger(message_bits=ledger["message_bits"], choices=_choices(ledger["choices"])),
-        inner=_choices(ledger["paid_inside_each_bound"]),
-        statements=tuple(Statement(**statement) for statement in stored["statements"]),
-        message=stored["message"],
-        model=stored["model"],
-        data=stored["data"],
-        measured=stored["measured"],
-        code=stored["code"],
-    )
-
-
-def _choices(stored: list[dict[str, Any]]) -> tuple[Choice, ...]:
-    return tuple(Choice(name=one["name"], options=one["options"]) for one in stored)
 
 
 def issue(
@@ -232,11 +203,32 @@ def measured(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _means(evidence: Evidence, losses: Any) -> dict[str, float]:
+def _read(stored: dict[str, Any]) -> Certificate:
+    ledger = stored["ledger"]
+    return Certificate(
+        level=stored["level"],
+        delta=stored["delta"],
+        prior=Prior(**stored["prior"]),
+        ledger=Ledger(message_bits=ledger["message_bits"], choices=_choices(ledger["choices"])),
+        inner=_choices(ledger["paid_inside_each_bound"]),
+        statements=tuple(Statement(**statement) for statement in stored["statements"]),
+        message=stored["message"],
+        model=stored["model"],
+        data=stored["data"],
+        measured=stored["measured"],
+        code=stored["code"],
+    )
+
+
+def _choices(stored: list[dict[str, Any]]) -> tuple[Choice, ...]:
+    return tuple(Choice(name=one["name"], options=one["options"]) for one in stored)
+
+
+def _means(evidence: Evidence, losses: Float[np.ndarray, " tokens"]) -> dict[str, float]:
     each = evidence.of_documents(losses) / evidence.lengths_of_documents()
     return {
         "bits_per_token_over_documents": float(each.mean()),
         "standard_deviation_over_documents": float(each.std()),
-        "bits_per_token_over_tokens": float(losses.mean(dtype="float64")),
-        "bits_per_byte": float(losses.sum(dtype="float64")) / evidence.byte_count,
+        "bits_per_token_over_tokens": float(losses.mean(dtype=np.float64)),
+        "bits_per_byte": float(losses.sum(dtype=np.float64)) / evidence.byte_count,
     }

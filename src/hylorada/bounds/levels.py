@@ -5,6 +5,7 @@ Both turn evidence into entries (documents or tokens) and bound means over them 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -13,17 +14,19 @@ from hylorada.bounds.betting import betting, betting_subsampled
 from hylorada.bounds.evidence import Evidence
 from hylorada.bounds.relative import Gain, relative_gain, relative_gain_of_tokens
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 from hylorada.units import Nats
 
 Losses = Float[np.ndarray, " tokens"]
 Entries = Float[np.ndarray, " entries"]
-LEVELS = ("document", "token")
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentLevel:
     """Expected bits per token of an unseen document, every document counting once."""
 
+    place: ClassVar[str] = "On unseen documents of this kind"
+    assumption: ClassVar[str] = "The documents are independent draws from one distribution."
     evidence: Evidence
 
     def bits(self, losses: Losses) -> Float64[np.ndarray, " entries"]:
@@ -72,6 +75,11 @@ class DocumentLevel:
 class TokenLevel:
     """Expected bits of a fresh token after each past that the corpus holds."""
 
+    place: ClassVar[str] = "On fresh tokens after the contexts of this corpus"
+    assumption: ClassVar[str] = (
+        "Nothing is assumed about how tokens depend on each other; the order of the documents was "
+        "fixed before they were seen, and nothing is said about other contexts."
+    )
     evidence: Evidence
 
     def __post_init__(self) -> None:
@@ -110,10 +118,15 @@ class TokenLevel:
 
 
 Level = DocumentLevel | TokenLevel
+LEVELS: dict[str, type[Level]] = {"document": DocumentLevel, "token": TokenLevel}
 
 
 def level_of(name: str, evidence: Evidence) -> Level:
-    """Return the level by its name."""
-    if name not in LEVELS:
-        raise SpecError(f"level must be one of {', '.join(LEVELS)}; got {name!r}")
-    return DocumentLevel(evidence) if name == "document" else TokenLevel(evidence)
+    """Return the level of this name, measured by this evidence."""
+    require_level(name)
+    return LEVELS[name](evidence)
+
+
+def require_level(name: str) -> None:
+    """Raise `SpecError` unless there is a level of this name."""
+    require_one_of("level", name, LEVELS)

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from hylorada.cli import bench, certificate, compress, evaluate, study, text, train
 from hylorada.cli.command import Command, parsed
 from hylorada.errors import CheckpointError, CodecError, RunError, SpecError
+from hylorada.names import known
 
 OVERVIEW = """usage: hylorada COMMAND [options]
 
@@ -74,10 +74,7 @@ def _dispatch(words: list[str]) -> None:
     elif name in COMMANDS:
         COMMANDS[name].work(parsed(name, COMMANDS[name], rest))
     else:
-        known = ["train", *COMMANDS]
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise SpecError(f"unknown command {name!r}; {hint}")
+        known(name, ["train", *COMMANDS], "command")
 
 
 def _command_list() -> str:

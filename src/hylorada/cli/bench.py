@@ -1,76 +1,35 @@
 """hylorada bench: one table of what can be measured."""
 
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import NamedTuple
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from hylorada.cli.command import Command
 from hylorada.cli.output import require_place, write_json
-from hylorada.errors import SpecError
-
-Measure = Callable[..., dict[str, Any]]
-Tables = Callable[[dict[str, Any]], Iterable[Any]]
+from hylorada.names import known
 
 
 class Bench(NamedTuple):
-    """What a bench measures, its usual rounds, and its two parts, imported when they are used."""
+    """What a bench measures, and its usual rounds."""
 
     measures: str
     rounds: int
-    parts: Callable[[], tuple[Measure, Tables]]
 
 
-def _adapters() -> tuple[Measure, Tables]:
-    from hylorada.benches.adapters import measure_on_cpu
-    from hylorada.benches.tables import adapter_tables
-
-    return measure_on_cpu, adapter_tables
-
-
-def _projections() -> tuple[Measure, Tables]:
-    from hylorada.benches.projections import measure_on_cpu, tables
-
-    return measure_on_cpu, tables
-
-
-def _bounds() -> tuple[Measure, Tables]:
-    from hylorada.benches.bounds import bounds_tables, measure_bounds
-
-    return measure_bounds, bounds_tables
-
-
-def _coder() -> tuple[Measure, Tables]:
-    from hylorada.benches.coder import coder_tables, measure_coder
-
-    return measure_coder, coder_tables
-
-
-def _long_context() -> tuple[Measure, Tables]:
-    from hylorada.benches.long_context import long_context_tables, measure_long_context
-
-    return measure_long_context, long_context_tables
-
-
+# By the name of the module, whose `measure` and `tables` are imported when they are used.
 BENCHES = {
     "adapters": Bench(
-        "time and memory of a training step, and of decoding, beside PEFT's LoRA", 15, _adapters
+        "time and memory of a training step, and of decoding, beside PEFT's LoRA", 15
     ),
-    "projections": Bench(
-        "each random projection alone, and a SubLoRA step beside PEFT's LoRA", 15, _projections
-    ),
+    "projections": Bench("each random projection alone, and a SubLoRA step beside PEFT's LoRA", 15),
     "bounds": Bench(
-        "reading documents for a certificate beside a bare forward pass, and the bounds alone",
-        15,
-        _bounds,
+        "reading documents for a certificate beside a bare forward pass, and the bounds alone", 15
     ),
-    "coder": Bench("symbols a second, and bits beside the ideal and the published code", 5, _coder),
+    "coder": Bench("symbols a second, and bits beside the ideal and the published code", 5),
     "long_context": Bench(
-        "memory and time of a training step as texts grow, with and without the chunked loss",
-        9,
-        _long_context,
+        "memory and time of a training step as texts grow, with and without the chunked loss", 9
     ),
 }
 
@@ -84,22 +43,15 @@ def _bench_options(parser: ArgumentParser) -> None:
 
 
 def _bench(options: Namespace) -> None:
-    bench = _known(options.what)
-    require_place(options.json)
-    measure, tables = bench.parts()
-    result = measure(rounds=bench.rounds if options.rounds is None else options.rounds)
+    name = known(options.what, BENCHES, "bench")
+    require_place("--json", options.json)
+    bench = import_module(f"hylorada.benches.{name}")
+    rounds = BENCHES[name].rounds if options.rounds is None else options.rounds
+    result = bench.measure(rounds=rounds)
     if options.json != "-":
-        for table in tables(result):
+        for table in bench.tables(result):
             Console().print(table)
     write_json(result, options.json)
-
-
-def _known(name: str) -> Bench:
-    if name not in BENCHES:
-        near = get_close_matches(name, BENCHES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(BENCHES)}"
-        raise SpecError(f"unknown bench {name!r}; {hint}")
-    return BENCHES[name]
 
 
 COMMANDS = {

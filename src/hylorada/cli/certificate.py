@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from hylorada.cli.command import Command
+from hylorada.cli.output import require_place, say
 from hylorada.errors import RunError, SpecError
 from hylorada.experiments.help_text import LINES_HELP
 
@@ -35,9 +36,7 @@ def _bound(options: Namespace) -> None:
     from hylorada.experiments.certify import certify
     from hylorada.experiments.measuring import CertifySpec
 
-    out = Path(options.out)
-    if out.is_dir() or not out.parent.is_dir():
-        raise SpecError(f"--out must name a file in a folder that exists; got {out}")
+    require_place("--out", options.out)
     spec = CertifySpec(
         level=options.level,
         split=options.split,
@@ -51,10 +50,9 @@ def _bound(options: Namespace) -> None:
         seed=options.seed,
         device=options.device,
     )
-    certificate = certify(Path(options.file), options.data, out, spec)
-    console = Console()
-    console.print(certificate_table(certificate))
-    console.print(certificate.sentence, markup=False, soft_wrap=True)
+    certificate = certify(Path(options.file), options.data, Path(options.out), spec)
+    Console().print(certificate_table(certificate))
+    say(certificate.sentence)
 
 
 def _choice(word: str) -> tuple[str, int]:

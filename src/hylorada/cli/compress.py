@@ -3,23 +3,19 @@
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from hylorada.cli.command import Command
-from hylorada.cli.output import require_place, write_json
-from hylorada.errors import SpecError
+from hylorada.cli.output import require_place, say, write_json
 
 
 def _compress_options(parser: ArgumentParser) -> None:
-    from hylorada.experiments.compress import METHODS
-
     parser.add_argument("source", help="A SubLoRA adapter's folder, or a run's that trained one.")
     parser.add_argument("--out", required=True, help="The file to write, such as adapter.hyl.")
     parser.add_argument(
         "--method",
         default="auto",
-        help=f"{', '.join(METHODS)}. auto keeps what training quantised, and otherwise looks for "
-        "the fewest bits at --distortion; uniform is the published procedure.",
+        help="auto, symmetric, uniform, kmeans. auto keeps what training quantised, and otherwise "
+        "looks for the fewest bits at --distortion; uniform is the published procedure.",
     )
     parser.add_argument(
         "--levels", type=int | None, default=None, help="Number of values; 11, or auto's choice."
@@ -37,26 +33,22 @@ def _compress_options(parser: ArgumentParser) -> None:
 def _compress(options: Namespace) -> None:
     from hylorada.experiments.compress import CompressionSpec, compress
 
-    require_place(options.json)
-    out = Path(options.out)
-    if out.is_dir() or not out.parent.is_dir():
-        raise SpecError(f"--out must name a file in a folder that exists; got {out}")
+    require_place("--json", options.json)
+    require_place("--out", options.out)
     spec = CompressionSpec(
         method=options.method,
         levels=options.levels,
         distortion=options.distortion,
         gate_bits=options.gate_bits,
     )
-    result = compress(options.source, out, spec)
+    result = compress(options.source, Path(options.out), spec)
     if options.json != "-":
         gates = f" and {result['gates']} gates" if result["gates"] else ""
-        Console().print(
+        say(
             f"{result['dim']:,} coordinates{gates} at {result['levels']} levels: "
             f"{result['counted_bits']:,} bits counted (published estimate "
             f"{result['published_estimate_bits']:,.0f}), {result['distortion']:.2%} of the squared "
-            f"length lost, {result['file_bytes']:,} bytes with the configuration → {out}",
-            markup=False,
-            soft_wrap=True,
+            f"length lost, {result['file_bytes']:,} bytes with the configuration → {options.out}"
         )
     write_json(result, options.json)
 
@@ -70,14 +62,10 @@ def _decompress_options(parser: ArgumentParser) -> None:
 def _decompress(options: Namespace) -> None:
     from hylorada.experiments.compress import decompress
 
-    require_place(options.json)
+    require_place("--json", options.json)
     result = decompress(Path(options.file), Path(options.out))
     if options.json != "-":
-        Console().print(
-            f"{result['dim']:,} coordinates from {result['counted_bits']:,} bits → {options.out}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"{result['dim']:,} coordinates from {result['counted_bits']:,} bits → {options.out}")
     write_json(result, options.json)
 
 

@@ -9,15 +9,17 @@ from hylorada.experiments.help_text import LINES_HELP
 
 
 def _evaluate_options(parser: ArgumentParser) -> None:
-    from hylorada.evaluation.metrics import DEFAULT_METRICS, METRICS
-
     parser.add_argument("subject", help="A model, an adapter folder or a run folder.")
     parser.add_argument("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
     parser.add_argument("--split", default="test", help="train, valid or test.")
     parser.add_argument("--lines", default="auto", help=LINES_HELP)
     parser.add_argument("--model", default=None, help="The base model of an adapter, if moved.")
     parser.add_argument(
-        "--metrics", nargs="+", default=list(DEFAULT_METRICS), help=f"Of {', '.join(METRICS)}."
+        "--metrics",
+        nargs="+",
+        default=["ppl", "position_curve", "lim_ppl", "retrieval", "context_gain"],
+        help="Of ppl, position_curve, lim_ppl_seed, mid_ppl, lim_ppl, context_gain, retrieval, "
+        "cost.",
     )
     parser.add_argument("--max_length", type=int, default=512, help="Tokens of context.")
     parser.add_argument("--max_tokens", type=int | None, default=131_072, help="Tokens read.")
@@ -31,7 +33,7 @@ def _evaluate(options: Namespace) -> None:
     from hylorada.experiments.subject import evaluate_subject
 
     require_metrics(options.metrics)
-    require_place(options.json)
+    require_place("--json", options.json)
     result = evaluate_subject(
         options.subject,
         data=options.data,
@@ -45,7 +47,7 @@ def _evaluate(options: Namespace) -> None:
         device=options.device,
     )
     if options.json != "-":
-        from hylorada.experiments.tables import evaluation_table
+        from hylorada.experiments.evaluation_table import evaluation_table
 
         Console().print(evaluation_table(result))
     write_json(result, options.json)

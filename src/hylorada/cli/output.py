@@ -1,19 +1,22 @@
-"""Where results go: a file or standard output."""
+"""Where results go: a file, standard output, or a line for the reader."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from hylorada.errors import SpecError
+from hylorada.files import write_atomically
 
 
-def require_place(target: str | None) -> None:
+def require_place(option: str, target: str | None) -> None:
     """Refuse a file that cannot be written before anything is measured for it."""
-    if target in (None, "-"):
+    if target is None or target == "-":
         return
-    path = Path(str(target))
+    path = Path(target)
     if path.is_dir() or not path.parent.is_dir():
-        raise SpecError(f"--json must name a file in a folder that exists; got {target}")
+        raise SpecError(f"{option} must name a file in a folder that exists; got {target}")
 
 
 def write_json(result: dict[str, Any], target: str | None) -> None:
@@ -22,6 +25,9 @@ def write_json(result: dict[str, Any], target: str | None) -> None:
     if target == "-":
         print(text)
     elif target is not None:
-        from hylorada.files import write_atomically
-
         write_atomically(Path(target), text + "\n")
+
+
+def say(line: str) -> None:
+    """Print a line as it is, however long."""
+    Console().print(line, markup=False, soft_wrap=True)

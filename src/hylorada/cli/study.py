@@ -8,11 +8,17 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from hylorada.cli.command import Command
+from hylorada.cli.output import say
 from hylorada.experiments.help_text import LINES_HELP
 
 # compare
 
 ALLOCATION = "hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999 --tune"
+DESIGNS = (
+    "original, per_layer, position_adaptive, shared, learnable, uniform, bias, static, low_rank, "
+    "norm_gain, rank+1, dora, position_bias"
+)
+DIVISIONS = "equal, uniform, B-heavy, A-heavy, learned, size-neutral"
 QUESTIONS = f"""The studies:
   landmarks   Do landmarks earn their parameters?
   bucketing   Is it worth learning where position buckets end?
@@ -25,9 +31,6 @@ Another example:
 
 
 def _compare_options(parser: ArgumentParser) -> None:
-    from hylorada.experiments.allocation import DIVISIONS
-    from hylorada.experiments.studies import COMPONENTS
-
     add = parser.add_argument
     add("study", help="landmarks, bucketing, ablation, length or allocation.")
     add(
@@ -47,9 +50,9 @@ def _compare_options(parser: ArgumentParser) -> None:
         "--designs",
         nargs="+",
         default=None,
-        help=f"Arms beside the baseline, of {', '.join(COMPONENTS)}; in ablation of +DoRA, "
-        "'+position bias', +position_adaptive, +learnable (with --factorial landmarks and "
-        f"controls); in allocation of {', '.join(DIVISIONS)}; null takes the study's own.",
+        help=f"Arms beside the baseline, of {DESIGNS}; in ablation of +DoRA, '+position bias', "
+        "+position_adaptive, +learnable (with --factorial landmarks and controls); in allocation "
+        f"of {DIVISIONS}; null takes the study's own.",
     )
     add("--seeds", type=int, nargs="+", default=[42, 123, 456], help="One block of arms each.")
     add("--max_length", type=int | None, default=None, help="Tokens in a sequence; 512.")
@@ -70,7 +73,8 @@ def _compare_options(parser: ArgumentParser) -> None:
 
 def _compare(options: Namespace) -> None:
     from hylorada.experiments.studies import StudyOptions
-    from hylorada.experiments.study import Place, compare, show
+    from hylorada.experiments.studies.tables import show
+    from hylorada.experiments.study import Place, compare
 
     chosen = options.as_dict()
     study = chosen.pop("study")
@@ -84,7 +88,7 @@ def _compare(options: Namespace) -> None:
         chosen[name] = None if chosen[name] is None else tuple(chosen[name])
     console = Console()
     show(compare(study, StudyOptions(**chosen), place, console), console)
-    console.print(f"hylorada report {out} draws the page.", markup=False, soft_wrap=True)
+    say(f"hylorada report {out} draws the page.")
 
 
 # report

@@ -30,7 +30,8 @@ def _prepare_options(parser: ArgumentParser) -> None:
 def _prepare(options: Namespace) -> None:
     from hylorada.models.pretrained import load_tokenizer
     from hylorada.text.corpus import TextSpec, documents
-    from hylorada.text.tokens import require_disjoint, tokenise
+    from hylorada.text.store import require_disjoint
+    from hylorada.text.tokens import tokenise
 
     spec = TextSpec(text_field=options.text_field, lines=options.lines, replace=options.replace)
     tokenizer = load_tokenizer(options.tokenizer)

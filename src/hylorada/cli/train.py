@@ -2,7 +2,7 @@
 
 import os
 
-from rich.console import Console
+from hylorada.cli.output import say
 
 PURPOSE = "Train an adapter: --config FILE, then --section.field=value for what differs."
 
@@ -17,13 +17,11 @@ def train(words: list[str]) -> None:
     if os.environ.get("RANK", "0") != "0":  # several processes have one result
         return
     folder = config.out or f"runs/{result['id']}"
-    Console().print(
+    say(
         f"run {result['id']}: {result['steps']} steps, "
         f"{result['trainable_parameters']:,} trainable parameters, "
         f"validation perplexity {_shown(result['valid_perplexity'])} "
-        f"on {result['valid_tokens']:,} tokens → {folder}",
-        markup=False,
-        soft_wrap=True,
+        f"on {result['valid_tokens']:,} tokens → {folder}"
     )
 
 

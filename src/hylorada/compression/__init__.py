@@ -13,13 +13,12 @@ from hylorada.compression.gates import QuantisedGates, quantise_gates
 from hylorada.compression.message import Message, parse
 from hylorada.compression.probabilities import AdaptiveModel, StaticModel, static_model
 from hylorada.compression.quantise import exact, fitted, kmeans, symmetric, uniform
-from hylorada.compression.search import Candidate, Choice, candidates, choose, least_bits
+from hylorada.compression.search import Candidate, candidates, least_bits
 from hylorada.compression.training import QuantizingWrapper, settle_gates
 
 __all__ = [
     "AdaptiveModel",
     "Candidate",
-    "Choice",
     "Codebook",
     "Message",
     "Quantised",
@@ -28,7 +27,6 @@ __all__ = [
     "StaticModel",
     "adaptive_bits",
     "candidates",
-    "choose",
     "coded_bits",
     "decode",
     "encode",

@@ -98,3 +98,10 @@ def require_levels(levels: int) -> None:
     """Raise `SpecError` unless a message can hold so many levels."""
     if not 1 <= levels <= MAX_LEVELS:
         raise SpecError(f"levels must lie between 1 and {MAX_LEVELS}; got {levels}")
+
+
+def require_odd_levels(levels: int) -> None:
+    """Raise `SpecError` unless a one-scale codebook can have so many levels."""
+    require_levels(levels)
+    if levels % 2 == 0:
+        raise SpecError(f"a one-scale codebook takes an odd number of levels; got {levels}")

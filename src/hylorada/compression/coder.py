@@ -12,6 +12,7 @@ from constriction import stream
 from jaxtyping import Float, Int, Int32, Integer
 
 from hylorada.compression.probabilities import (
+    TOTAL,
     Frequencies,
     Model,
     frequencies,
@@ -142,7 +143,7 @@ def ideal_bits(symbols: Int[np.ndarray, " count"], model: Model | Weights) -> fl
         part = np.bincount(
             symbols[start : start + reading.block(start)], minlength=reading.levels
         ).astype(np.int64)
-        shares = frequencies(reading.weights(counts)) / float(1 << 24)
+        shares = frequencies(reading.weights(counts)) / TOTAL
         bits -= float(part @ np.log2(shares))
         counts += part
         start += int(part.sum())

@@ -22,16 +22,11 @@ def coded_bits(counts: Sequence[int]) -> int:
     return math.ceil(entropy_bits(counts)) + 1
 
 
-def published_bits(counts: Sequence[int], value_bits: int = FLOAT16_BITS) -> int:
-    """Return coded bits, codebook and counts as SubLoRA reckons them; `prefix_free_bits` follows.
-
-    Args:
-        counts: Occurrences of each level.
-        value_bits: Bits of each value in the codebook.
-    """
+def published_bits(counts: Sequence[int]) -> int:
+    """Return coded bits, codebook and counts as SubLoRA reckons them, before `prefix_free_bits`."""
     levels, total = len(counts), sum(counts)
     per_count = math.ceil(math.log2(total)) if total > 1 else 0
-    return coded_bits(counts) + levels * value_bits + levels * per_count
+    return coded_bits(counts) + levels * FLOAT16_BITS + levels * per_count
 
 
 def prefix_free_bits(length: float) -> Bits:

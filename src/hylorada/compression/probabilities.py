@@ -13,7 +13,7 @@ from hylorada.errors import SpecError
 
 PRECISION = 24
 TOTAL = 1 << PRECISION
-MAX_LEVELS = 1 << 12
+LARGEST_ALPHABET = 1 << 12
 # A weight times TOTAL must fit into 63 bits.
 MAX_WEIGHT_SUM = 1 << (62 - PRECISION)
 
@@ -28,7 +28,7 @@ class StaticModel:
 
     def __post_init__(self) -> None:
         """Check that there are weights."""
-        require_levels(len(self.table))
+        require_alphabet(len(self.table))
         if self.table.min() < 0 or not 0 < self.table.sum() <= MAX_WEIGHT_SUM:
             raise SpecError(
                 "weights must not be negative and must sum to between 1 and "
@@ -68,7 +68,7 @@ class AdaptiveModel:
 
     def __post_init__(self) -> None:
         """Check the alphabet."""
-        require_levels(self.levels)
+        require_alphabet(self.levels)
         if self.symmetric and self.levels % 2 == 0:
             raise SpecError(f"a symmetric model takes an odd number of levels; got {self.levels}")
 
@@ -89,17 +89,17 @@ class AdaptiveModel:
 Model = StaticModel | AdaptiveModel
 
 
-def require_levels(levels: int) -> None:
+def require_alphabet(levels: int) -> None:
     """Raise `SpecError` unless an alphabet of this size can be coded."""
-    if not 1 <= levels <= MAX_LEVELS:
-        raise SpecError(f"levels must lie between 1 and {MAX_LEVELS:,}; got {levels:,}")
+    if not 1 <= levels <= LARGEST_ALPHABET:
+        raise SpecError(f"levels must lie between 1 and {LARGEST_ALPHABET:,}; got {levels:,}")
 
 
 def static_model(
     weights: Integer[np.ndarray, " levels"] | Float[np.ndarray, " levels"],
 ) -> StaticModel:
     """Return the model with these counts, or with these probabilities in steps of 2^-32."""
-    require_levels(len(weights))
+    require_alphabet(len(weights))
     if np.issubdtype(weights.dtype, np.integer):
         return StaticModel(weights.astype(np.int64))
     values = weights.astype(np.float64)

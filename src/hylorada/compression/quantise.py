@@ -9,6 +9,7 @@ from hylorada.compression.codebooks import (
     Vector,
     listed_codebook,
     require_levels,
+    require_odd_levels,
     scaled_codebook,
     short_step,
 )
@@ -66,8 +67,7 @@ def symmetric(vector: Vector, step: float, largest: int, dead_zone: float = 0.0)
             fewer bits for more error.
     """
     values = finite(vector)
-    if not 0.0 <= dead_zone <= 0.5:
-        raise SpecError(f"dead_zone must lie between 0 and 0.5; got {dead_zone:g}")
+    require_dead_zone(dead_zone)
     codebook = scaled_codebook(step, largest)
     assert codebook.step is not None
     sizes = np.floor(np.abs(values) / codebook.step + 0.5 - dead_zone)
@@ -78,8 +78,7 @@ def symmetric(vector: Vector, step: float, largest: int, dead_zone: float = 0.0)
 def fitted(vector: Vector, levels: int = 11) -> Quantised:
     """Return multiples of the step that gives the least squared error with so many levels."""
     values = finite(vector)
-    if levels % 2 == 0:
-        raise SpecError(f"a one-scale codebook takes an odd number of levels; got {levels}")
+    require_odd_levels(levels)
     largest = levels // 2
     farthest = float(np.abs(values).max(initial=0.0))
     if largest == 0 or farthest == 0.0:
@@ -106,6 +105,12 @@ def finite(vector: Vector) -> Vector:
     if not np.isfinite(vector).all():
         raise SpecError("coordinates must be finite; the vector holds infinities or NaN")
     return vector.astype(np.float64)
+
+
+def require_dead_zone(share: float) -> None:
+    """Raise `SpecError` unless bins begin later by a share of a step that leaves each one room."""
+    if not 0.0 <= share <= 0.5:
+        raise SpecError(f"dead_zone must lie between 0 and 0.5; got {share:g}")
 
 
 def _multiples(vector: Vector, values: Levels) -> Quantised | None:

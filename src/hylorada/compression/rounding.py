@@ -126,9 +126,10 @@ class Listed(Rounding):
         return (original[:, None] - self.codebook().detach()).abs().argmin(dim=1)
 
     def spacing(self) -> Float[Tensor, ""]:
-        """Return the mean distance of neighbouring values."""
+        """Return the mean distance of neighbouring values; 1 where all values are the same."""
         values = self.values.detach()
-        return (values.max() - values.min()) / max(1, len(values) - 1)
+        distance = (values.max() - values.min()) / max(1, len(values) - 1)
+        return torch.where(distance > 0, distance, 1.0)
 
     def quantised(self, original: Float[Tensor, " dim"]) -> Quantised:
         """Return symbols and the list of values."""

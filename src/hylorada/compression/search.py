@@ -1,11 +1,11 @@
-"""The step and the symbols that lose least for their bits: many candidates, one choice.
+"""The step and the symbols that lose least for their bits.
 
 A candidate is a one-scale codebook and symbols that minimise `error + price · bits`: a coordinate
 moves to a likelier symbol, most often to zero, where that saves more than it loses. All that
 distinguishes candidates is written in the message, which thereby pays for the choice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,14 +47,6 @@ class Candidate:
     distortion: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """The best of several candidates, and how many there were."""
-
-    candidate: Candidate
-    considered: int
-
-
 def candidates(
     vector: Vector,
     sensitivity: Sensitivity | None = None,
@@ -68,18 +60,19 @@ def candidates(
     Args:
         vector: What is quantised.
         sensitivity: Curvature of the loss along each coordinate; None takes them as equal.
-        levels: At most so many levels; odd.
+        levels: At most so many levels; a codebook has an odd number of them.
         steps: Steps tried, in units of the root mean square of the vector.
         prices: Squared error worth a bit, in units of the squared step.
     """
     values = finite(vector)
     require_levels(levels)
+    largest = (levels - 1) // 2
     weights = _relative(sensitivity, len(values))
     spread = float(np.sqrt(weights @ values**2 / max(1.0, weights.sum())))
     if spread == 0.0:
         return [_candidate(symmetric(vector, 1.0, 0), values, weights)]
     found = [
-        _candidate(_priced(values, weights, step * spread, price, levels // 2), values, weights)
+        _candidate(_priced(values, weights, step * spread, price, largest), values, weights)
         for step in steps
         for price in prices
     ]
@@ -92,7 +85,7 @@ def least_bits(
     sensitivity: Sensitivity | None = None,
     *,
     levels: int = MAX_LEVELS,
-) -> Choice:
+) -> Candidate:
     """Return the candidate with the fewest bits among those that lose at most `distortion`."""
     found = candidates(vector, sensitivity, levels=levels)
     fine = [candidate for candidate in found if candidate.distortion <= distortion]
@@ -102,14 +95,7 @@ def least_bits(
             f"distortion must be at least {least:.4g}, the least that {levels} levels reach; "
             f"got {distortion:g}"
         )
-    return Choice(fine[0], len(STEPS) * len(PRICES))
-
-
-def choose(found: Sequence[Candidate], objective: Callable[[Candidate], float]) -> Choice:
-    """Return the candidate with the least objective, such as a bound, and how many there were."""
-    if not found:
-        raise SpecError("a choice needs at least one candidate; got none")
-    return Choice(min(found, key=objective), len(found))
+    return fine[0]
 
 
 def _relative(sensitivity: Sensitivity | None, count: int) -> Sensitivity:

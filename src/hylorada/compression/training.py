@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hylorada.compression.codebooks import Quantised, short_step
+from hylorada.compression.codebooks import Quantised, require_odd_levels, short_step
 from hylorada.compression.gates import QuantisedGates, quantise_gates
-from hylorada.compression.quantise import fitted, kmeans
+from hylorada.compression.quantise import fitted, kmeans, require_dead_zone
 from hylorada.compression.rounding import Listed, OneScale, Rounding
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 NAMES = ("vector", "subspace_params")
 KINDS = ("symmetric", "learned")
@@ -149,12 +150,11 @@ def _rounding(
     dead_zone: float,
     gradual: bool,
 ) -> Rounding:
-    if kind not in KINDS:
-        raise SpecError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
-    if not 0.0 <= dead_zone <= 0.5:
-        raise SpecError(f"dead_zone must lie between 0 and 0.5; got {dead_zone:g}")
+    require_one_of("kind", kind, KINDS)
+    require_dead_zone(dead_zone)
     if kind == "learned":
         return Listed(len(original), gradual, kmeans(original, levels).codebook.values)
+    require_odd_levels(levels)
     start = fitted(original, levels).codebook.step if step is None else short_step(step)
     assert start is not None
     return OneScale(len(original), gradual, step=start, largest=levels // 2, dead_zone=dead_zone)

@@ -8,8 +8,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from torch import nn
 
-from hylorada.evaluation.likelihood import evaluating
-from hylorada.models.heads import decoder_inputs, device_of, underlying_causal_lm
+from hylorada.models.heads import decoder_inputs, device_of, evaluating, underlying_causal_lm
 from hylorada.seeds import generator
 
 
@@ -25,7 +24,7 @@ def cost(
     causal_lm, device = underlying_causal_lm(model), device_of(model)
     vocabulary = _vocabulary(causal_lm)
     tokens = torch.randint(0, vocabulary, (rows, length), generator=generator(seed, "cost"))
-    inputs = decoder_inputs(causal_lm, tokens.to(device), None, None)
+    inputs = decoder_inputs(causal_lm, tokens.to(device))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds = []

@@ -1,7 +1,5 @@
 """Token losses of any causal language model: valid tokens only, logits in pieces."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from hylorada.errors import SpecError
-from hylorada.models.heads import (
-    SplitModel,
-    decoder_inputs,
-    device_of,
-    split,
-    underlying_causal_lm,
-)
+from hylorada.evaluation.logits import PiecewiseLogits
+from hylorada.models.heads import evaluating, underlying_causal_lm
 from hylorada.text.batches import IGNORED
 
 # Logits alive at once. On a CPU a piece should stay near the cache; a GPU wants large products.
@@ -42,20 +35,13 @@ class Likelihood:
         """Prepare the model.
 
         Args:
-            model: Any causal language model of transformers, with or without a PEFT adapter, or a
-                module whose output has `logits`.
+            model: What `PiecewiseLogits` takes.
             batch_tokens: Tokens a batch should hold where a metric forms batches itself.
         """
         self.model = model
-        self.device = device_of(model)
+        self._logits = PiecewiseLogits(model, LOGITS_PER_PIECE)
+        self.device = self._logits.device
         self.batch_tokens = batch_tokens or TOKENS_PER_BATCH.get(self.device.type, 4096)
-        with evaluating(model):
-            self._parts: SplitModel | None = split(model)
-
-    @property
-    def in_pieces(self) -> bool:
-        """Return whether the logits of a whole batch are never alive at once."""
-        return self._parts is not None
 
     def rows_of(self, length: int) -> int:
         """Return how many rows of `length` tokens make one batch."""
@@ -86,66 +72,17 @@ class Likelihood:
         scored = scored_targets(labels, mask)
         places = scored.flatten().nonzero().squeeze(-1).to(self.device)
         targets = labels.to(self.device).flatten()[places]
-        with evaluating(self.model):
-            picked_losses, picked_hits = self._score(
-                input_ids.to(self.device),
-                None if mask is None else mask.to(self.device),
-                None if position_ids is None else position_ids.to(self.device),
-                places,
-                targets,
-                hits,
-            )
-        scored = scored.to(self.device)
         losses = torch.zeros(scored.shape, device=self.device)
-        losses.view(-1)[places] = picked_losses
-        if picked_hits is None:
-            return TokenLosses(losses=losses, scored=scored)
-        hit = torch.zeros_like(scored)
-        hit.view(-1)[places] = picked_hits
-        return TokenLosses(losses=losses, scored=scored, hits=hit)
-
-    def _score(
-        self,
-        input_ids: Int[Tensor, "batch time"],
-        mask: Bool[Tensor, "batch time"] | None,
-        position_ids: Int[Tensor, "batch time"] | None,
-        places: Int[Tensor, " count"],
-        targets: Int[Tensor, " count"],
-        hits: bool,
-    ) -> tuple[Float[Tensor, " count"], Bool[Tensor, " count"] | None]:
-        """Return loss (and hit) of the targets at flat `places`, predicted one token earlier."""
-        module = underlying_causal_lm(self.model) if self._parts is None else self._parts.decoder
-        output = module(**decoder_inputs(module, input_ids, mask, position_ids))
-        rows = output.logits if self._parts is None else output.last_hidden_state
-        vocabulary = rows.shape[-1] if self._parts is None else self._parts.vocabulary
-        rows = rows.flatten(0, 1)
-        piece = max(1, LOGITS_PER_PIECE.get(self.device.type, 2**22) // vocabulary)
-        losses = torch.empty(places.shape, device=self.device)
-        found = torch.empty(places.shape, dtype=torch.bool, device=self.device) if hits else None
-        for start in range(0, places.numel(), piece):
-            chosen = slice(start, start + piece)
-            states = rows[places[chosen] - 1]
-            logits = states if self._parts is None else self._parts.head(states)
-            log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
-            target = targets[chosen]
-            losses[chosen] = -log_probabilities.gather(-1, target[:, None]).squeeze(-1)
-            if found is not None:
-                found[chosen] = log_probabilities.argmax(-1) == target
-        return losses, found
-
-
-def token_losses(
-    model: nn.Module,
-    input_ids: Int[Tensor, "batch time"],
-    *,
-    labels: Int[Tensor, "batch time"] | None = None,
-    attention_mask: Int[Tensor, "batch time"] | None = None,
-    position_ids: Int[Tensor, "batch time"] | None = None,
-) -> TokenLosses:
-    """Return the loss of every valid target of one batch, in nats; see `Likelihood`."""
-    return Likelihood(model).token_losses(
-        input_ids, labels=labels, attention_mask=attention_mask, position_ids=position_ids
-    )
+        hit = torch.zeros_like(losses, dtype=torch.bool) if hits else None
+        given = [None if part is None else part.to(self.device) for part in (mask, position_ids)]
+        with evaluating(self.model):
+            for piece, logits in self._logits.before(places, input_ids.to(self.device), *given):
+                place, target = places[piece], targets[piece]
+                log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+                losses.view(-1)[place] = -log_probabilities.gather(-1, target[:, None])[:, 0]
+                if hit is not None:
+                    hit.view(-1)[place] = log_probabilities.argmax(-1) == target
+        return TokenLosses(losses=losses, scored=scored.to(self.device), hits=hit)
 
 
 def scored_targets(
@@ -170,15 +107,3 @@ def require_context(model: nn.Module, length: int) -> None:
             f"max_length must not exceed the model's context, {context}; got {length}; "
             "lower it, or load the model with a wider context"
         )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block and give every module its own mode back after it."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

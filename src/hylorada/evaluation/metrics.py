@@ -1,9 +1,8 @@
 """All metrics by name: one call evaluates a model and returns plain data for a result file."""
 
-import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hylorada.evaluation.perplexity import lim_ppl_seed, mid_ppl, perplexity
 from hylorada.evaluation.positions import context_gain, position_curve
 from hylorada.evaluation.retrieval import evidence_position, retrieval
 from hylorada.evaluation.windows import CorpusLosses, corpus_losses
+from hylorada.names import known
 from hylorada.text.store import TokenStore
 
 SCHEMA = 1
@@ -73,7 +73,7 @@ class Subject:
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     store: TokenStore
-    spec: EvaluationSpec = field(default_factory=EvaluationSpec)
+    spec: EvaluationSpec
 
     @cached_property
     def likelihood(self) -> Likelihood:
@@ -216,7 +216,4 @@ def require_metrics(metrics: Sequence[str]) -> None:
     if not metrics:
         raise SpecError(f"name at least one metric of {', '.join(METRICS)}")
     for name in metrics:
-        if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
-            repair = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(METRICS)}"
-            raise SpecError(f"unknown metric {name!r}; {repair}")
+        known(name, METRICS, "metric")

@@ -48,16 +48,15 @@ def context_gain(
     length: int,
     windows: int = 48,
     targets: int = 32,
-    contexts: tuple[int, ...] | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> dict[str, object]:
     """Return `G(c) = E[loss given c tokens - loss given the full context]`, in nats.
 
     The last `targets` tokens of a window are predicted again and again while the context before
-    the first of them grows to `length - targets`; the j-th target sees j tokens more. The targets
-    never change, so their difficulty cancels. Falling to zero means far context is used.
-    `windows` windows are drawn without replacement; `contexts` are powers of two if not given.
+    the first of them doubles up to `length - targets`; the j-th target sees j tokens more. The
+    targets never change, so their difficulty cancels. Falling to zero means far context is used.
+    `windows` windows are drawn without replacement.
     """
     longest = length - targets
     if targets < 1 or longest < 1 or windows < 1:
@@ -65,11 +64,8 @@ def context_gain(
             "context_gain needs at least one window, one target and one token of context; got "
             f"length {length}, targets {targets}, windows {windows}"
         )
-    shorter = _doubling(longest) if contexts is None else sorted(set(contexts) - {longest})
-    if shorter and not 1 <= shorter[0] <= shorter[-1] <= longest:
-        raise SpecError(f"contexts must lie in 1..{longest}; got {contexts}")
     starts, source = _window_starts(corpus, length, windows, seed)
-    sizes = [*shorter, longest]
+    sizes = [*_doubling(longest), longest]
     rows = [
         Row(corpus.tokens[end - targets - size : end].astype(np.int64), size)
         for size in sizes

@@ -17,16 +17,13 @@ from hylorada.evaluation.statistics import (
     proportion_estimate,
     ratio_estimate,
 )
-from hylorada.text.probes import (
-    DEPTHS,
-    EvidenceItem,
-    Probe,
-    evidence_items,
+from hylorada.text.key_values import (
+    KeyValueRecord,
     generate_key_values,
     key_value_probes,
-    passkey_items,
     read_key_values,
 )
+from hylorada.text.probes import DEPTHS, EvidenceItem, Probe, evidence_items, passkey_items
 
 MIDDLE = (0.25, 0.75)
 EDGE = (0.1, 0.9)
@@ -42,7 +39,6 @@ def evidence_position(
     *,
     length: int,
     items: int = 16,
-    depths: Sequence[float] = DEPTHS,
     filler: NDArray[np.integer] | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -55,13 +51,13 @@ def evidence_position(
     when it is absent (closed); it is `None` if the evidence is worth nothing even alone.
     """
     probes = evidence_items(
-        tokenizer, length=length, count=items, seed=seed, depths=depths, filler=filler
+        tokenizer, length=length, count=items, seed=seed, depths=DEPTHS, filler=filler
     )
     rows = [_row(probe) for item in probes for probe in (*item.at_depth, item.closed, item.oracle)]
     scores = score_rows(likelihood, rows, description="evidence", progress=progress)
     means = np.array([score.losses.mean(dtype=np.float64) for score in scores])
-    table = means.reshape(len(probes), len(depths) + 2)
-    return {**summarise_evidence(table, _answer_sizes(probes), depths), "length": length}
+    table = means.reshape(len(probes), len(DEPTHS) + 2)
+    return {**summarise_evidence(table, _answer_sizes(probes), DEPTHS), "length": length}
 
 
 def summarise_evidence(table: Floats, tokens: Floats, depths: Sequence[float]) -> dict[str, object]:
@@ -112,8 +108,6 @@ def retrieval(
     *,
     lengths: Sequence[int],
     items: int = 8,
-    depths: Sequence[float] = RETRIEVAL_DEPTHS,
-    tasks: Sequence[str] = TASKS,
     key_values: Path | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -124,25 +118,20 @@ def retrieval(
     it. That is greedy decoding: it writes the answer exactly when no token differs.
     `key_values` is a file in the lost-in-the-middle format; without it pairs are generated.
     """
-    unknown = set(tasks) - set(TASKS)
-    if unknown or not tasks or not lengths:
-        raise SpecError(
-            f"retrieval needs lengths, and tasks among {list(TASKS)}; got {list(tasks)}, {lengths}"
-        )
+    records = None if key_values is None else read_key_values(key_values, count=items)
     results: list[dict[str, object]] = []
-    for task in tasks:
+    for task in TASKS:
         for length in lengths:
             try:
-                probes = _task_probes(task, tokenizer, length, items, depths, key_values, seed)
+                probes = _task_probes(task, tokenizer, length, items, records, seed)
             except SpecError as error:
                 # Too short for this task alone: the result says so, the others are still measured.
                 results.append({"task": task, "length": length, "skipped": str(error)})
                 continue
             rows = [_row(probe) for item in probes for probe in item]
             scores = score_rows(likelihood, rows, hits=True, description=task, progress=progress)
-            results.append(
-                {"task": task, "length": length, **summarise_matches(scores, depths, len(probes))}
-            )
+            found = summarise_matches(scores, RETRIEVAL_DEPTHS, len(probes))
+            results.append({"task": task, "length": length, **found})
     return {
         "unit": "share of answers",
         "scoring": "greedy, by teacher-forced first choices",
@@ -180,16 +169,14 @@ def _task_probes(
     tokenizer: PreTrainedTokenizerBase,
     length: int,
     items: int,
-    depths: Sequence[float],
-    key_values: Path | None,
+    records: list[KeyValueRecord] | None,
     seed: int,
 ) -> list[list[Probe]]:
+    depths = RETRIEVAL_DEPTHS
     if task == "passkey":
         hidden = passkey_items(tokenizer, length=length, count=items, seed=seed, depths=depths)
         return [list(item.at_depth) for item in hidden]
-    if key_values is not None:
-        records = read_key_values(key_values, count=items)
-    else:
+    if records is None:
         pairs = max(2, length // TOKENS_PER_PAIR)
         records = generate_key_values(count=items, pairs=pairs, seed=seed)
     return key_value_probes(tokenizer, records, length=length, depths=depths)

@@ -7,6 +7,7 @@ its fast path. Documents beyond the context are read in overlapping windows.
 """
 
 import hashlib
+import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from hylorada.evaluation.likelihood import require_context
 from hylorada.evaluation.progress import track
 from hylorada.evaluation.stretches import Stretches, stretches
 from hylorada.evaluation.targets import TargetReader
+from hylorada.files import write_atomically
 from hylorada.seeds import generator
 from hylorada.text.store import TokenStore
 
@@ -199,8 +201,7 @@ def _keep(path: Path | None, identity: str, columns: list[np.ndarray]) -> None:
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".writing")
     named = {f"column_{number}": column for number, column in enumerate(columns)}
-    with unfinished.open("wb") as file:
-        np.savez(file, allow_pickle=False, identity=np.array(identity), **named)
-    unfinished.replace(path)
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, identity=np.array(identity), **named)
+    write_atomically(path, file.getvalue())

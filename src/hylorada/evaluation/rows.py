@@ -47,19 +47,15 @@ def score_rows(
     rows: Sequence[Row],
     *,
     hits: bool = False,
-    side: str = "right",
     description: str = "rows",
     progress: bool = False,
 ) -> list[RowScores]:
-    """Return the scores of every row, in the order given.
-
-    Rows of similar length share a batch. `side` says where padding goes; it changes no score.
-    """
+    """Return the scores of every row, in the order given; similar lengths share a batch."""
     order = sorted(range(len(rows)), key=lambda index: rows[index].tokens.size)
     losses, found = [], []
     batches = list(_batches([rows[index] for index in order], likelihood))
     for batch in track(batches, description, enabled=progress):
-        result = likelihood.token_losses(**_padded(batch, side), hits=hits)
+        result = likelihood.token_losses(**_padded(batch), hits=hits)
         losses.append(result.losses[result.scored])
         if result.hits is not None:
             found.append(result.hits[result.scored])
@@ -87,7 +83,7 @@ def _batches(rows: list[Row], likelihood: Likelihood) -> Iterator[list[Row]]:
         yield batch
 
 
-def _padded(rows: list[Row], side: str) -> dict[str, Tensor]:
+def _padded(rows: list[Row]) -> dict[str, Tensor]:
     """Return input ids, labels and attention mask; the pad token's value is never seen."""
     items = []
     for row in rows:
@@ -95,4 +91,4 @@ def _padded(rows: list[Row], side: str) -> dict[str, Tensor]:
         labels = tokens.clone()
         labels[: row.first_scored] = IGNORED
         items.append({"input_ids": tokens, "labels": labels})
-    return pad_documents(items, pad_token_id=0, side=side)
+    return pad_documents(items, pad_token_id=0)

@@ -11,6 +11,8 @@ from scipy.special import ndtri, stdtrit
 from hylorada.errors import SpecError
 
 Floats = NDArray[np.float64]
+CONFIDENCE = 0.95  # of every interval
+BOOTSTRAP_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +57,13 @@ class Estimate:
         }
 
 
-def ratio_estimate(
-    numerators: Floats, denominators: Floats, *, confidence: float = 0.95
-) -> Estimate:
+def ratio_estimate(numerators: Floats, denominators: Floats) -> Estimate:
     """Return `Σ numerators / Σ denominators` with a cluster-robust t interval.
 
     Each entry belongs to one independent cluster (a document, a block, an item). The error is the
     usual linearisation of a ratio, `sqrt(C/(C-1) Σ (n_c - r d_c)²) / Σ d_c`, with `C - 1` degrees
     of freedom; with all denominators equal it is the t interval of a mean.
     """
-    _require_confidence(confidence)
     if numerators.shape != denominators.shape or numerators.ndim != 1 or numerators.size == 0:
         raise SpecError(
             "a ratio needs two equally long, non-empty lists with one entry a cluster; "
@@ -79,7 +78,7 @@ def ratio_estimate(
         return Estimate(value=value, standard_error=None, interval=None, clusters=clusters)
     residuals = numerators - value * denominators
     error = math.sqrt(clusters / (clusters - 1) * float(residuals @ residuals)) / abs(total)
-    reach = float(stdtrit(clusters - 1, 0.5 + confidence / 2)) * error
+    reach = float(stdtrit(clusters - 1, 0.5 + CONFIDENCE / 2)) * error
     return Estimate(
         value=value,
         standard_error=error,
@@ -88,26 +87,23 @@ def ratio_estimate(
     )
 
 
-def mean_estimate(
-    values: Floats, weights: Floats | None = None, *, confidence: float = 0.95
-) -> Estimate:
+def mean_estimate(values: Floats, weights: Floats | None = None) -> Estimate:
     """Return the weighted mean of one value a cluster, with its t interval."""
     weights = np.ones_like(values) if weights is None else weights
-    return ratio_estimate(values * weights, weights, confidence=confidence)
+    return ratio_estimate(values * weights, weights)
 
 
-def proportion_estimate(successes: float, trials: int, *, confidence: float = 0.95) -> Estimate:
+def proportion_estimate(successes: float, trials: int) -> Estimate:
     """Return the share of successes with Wilson's interval, honest at 0 and 1.
 
     `successes` may be fractional: the sum of each independent item's own share.
     """
-    _require_confidence(confidence)
     if trials < 1 or not 0 <= successes <= trials:
         raise SpecError(
             f"successes must lie in 0..trials with trials >= 1; got {successes} of {trials}"
         )
     share = successes / trials
-    z = float(ndtri(0.5 + confidence / 2))
+    z = float(ndtri(0.5 + CONFIDENCE / 2))
     shrink = 1 + z * z / trials
     centre = (share + z * z / (2 * trials)) / shrink
     reach = z / shrink * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
@@ -120,26 +116,18 @@ def proportion_estimate(successes: float, trials: int, *, confidence: float = 0.
 
 
 def bootstrap_estimate(
-    rows: Floats,
-    statistic: Callable[[Floats], float],
-    *,
-    seed: int,
-    draws: int = 1000,
-    confidence: float = 0.95,
+    rows: Floats, statistic: Callable[[Floats], float], *, seed: int
 ) -> Estimate:
     """Return `statistic(rows)` with the percentile interval over resampled clusters (rows)."""
-    _require_confidence(confidence)
     clusters = rows.shape[0]
-    if clusters < 1 or draws < 2:
-        raise SpecError(
-            f"a bootstrap needs at least 1 row and 2 draws; got {clusters} rows, {draws} draws"
-        )
+    if clusters < 1:
+        raise SpecError("a bootstrap needs at least 1 row; got none")
     value = float(statistic(rows))
     if clusters < 2:
         return Estimate(value=value, standard_error=None, interval=None, clusters=clusters)
-    picks = np.random.default_rng(seed).integers(0, clusters, size=(draws, clusters))
+    picks = np.random.default_rng(seed).integers(0, clusters, size=(BOOTSTRAP_DRAWS, clusters))
     replicates = np.array([statistic(rows[pick]) for pick in picks])
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail])
     return Estimate(
         value=value,
@@ -161,8 +149,3 @@ def params_per_percent(added_parameters: int, ppl_without: float, ppl_with: floa
         )
     percent = 100.0 * (1.0 - ppl_with / ppl_without)
     return added_parameters / percent if percent > 0 else None
-
-
-def _require_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise SpecError(f"confidence must lie strictly between 0 and 1; got {confidence}")

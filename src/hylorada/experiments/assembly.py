@@ -22,8 +22,8 @@ from hylorada.models.pretrained import LoadedModel, load
 from hylorada.seeds import derived_seed, generator
 from hylorada.text.batches import PackedBlocks, PackedDocuments, PaddedDocuments, pad_documents
 from hylorada.text.corpus import documents
-from hylorada.text.store import META
-from hylorada.text.tokens import TokenStore, require_disjoint, tokenise, tokenizer_fingerprint
+from hylorada.text.store import META, TokenStore, require_disjoint
+from hylorada.text.tokens import tokenise, tokenizer_fingerprint
 from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainable import has_tied_head, modules_to_train
 
@@ -76,43 +76,36 @@ def training_spec(config: TrainConfig) -> TrainingSpec:
 
 def load_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> RunData:
     """Return the training and validation sequences, tokenising what is not in the cache yet."""
-    section, seed = config.data, config.training.seed
-    train = token_store(section, "train", tokenizer, config.training.progress)
-    stores = {"train": train}
-    if section.num_val != 0:
-        stores["valid"] = token_store(section, "valid", tokenizer, config.training.progress)
+    section, progress = config.data, config.training.progress
+    splits = ("train",) if section.num_val == 0 else ("train", "valid")
+    stores = {split: token_store(section, split, tokenizer, progress) for split in splits}
     require_disjoint(stores)
     pad = tokenizer.pad_token_id
     if section.packing == "padded" and pad is None:
         raise SpecError("packing 'padded' needs a tokenizer with a pad token; use 'blocks'")
-    valid = stores.get("valid")
+    found = {split: _packed(store, section, pad or 0) for split, store in stores.items()}
+    padded = partial(pad_documents, pad_token_id=pad)
     return RunData(
-        train=_sequences(train, section, section.num_train, seed, pad or 0),
-        valid=None
-        if valid is None
-        else _sequences(valid, section, section.num_val, None, pad or 0),
-        collate=partial(pad_documents, pad_token_id=pad)
-        if section.packing == "padded"
-        else default_collate,
+        train=_drawn(found["train"], section, config.training.seed),
+        valid=_first(found["valid"], section.num_val) if "valid" in found else None,
+        collate=padded if section.packing == "padded" else default_collate,
         fingerprint="/".join(store.fingerprint for store in stores.values()),
     )
 
 
-def _sequences(
-    store: TokenStore, section: DataSection, count: int | None, seed: int | None, pad: int
-) -> Dataset[Any]:
-    """Return `count` sequences: drawn by the seed, or the first ones without a seed."""
-    found: Any
+def _packed(store: TokenStore, section: DataSection, pad: int) -> Any:
     if section.packing == "blocks":
-        found = PackedBlocks(store, section.length)
-    elif section.packing == "padded":
-        found = PaddedDocuments(store, section.length)
-    else:
-        found = PackedDocuments(store, section.length, pad_token_id=pad)
+        return PackedBlocks(store, section.length)
+    if section.packing == "padded":
+        return PaddedDocuments(store, section.length)
+    return PackedDocuments(store, section.length, pad_token_id=pad)
+
+
+def _drawn(found: Any, section: DataSection, seed: int) -> Dataset[Any]:
+    """Return as many sequences as asked for, drawn by the seed; all of them in their order."""
+    count = section.num_train
     if count is None:
         return found
-    if seed is None:  # validation takes what there is
-        return Subset(found, range(min(count, len(found))))
     if count > len(found):
         raise SpecError(
             f"num_train must not exceed the {len(found)} sequences of {section.length} tokens in "
@@ -120,6 +113,11 @@ def _sequences(
         )
     drawn = torch.randperm(len(found), generator=generator(seed, "blocks"))[:count]
     return Subset(found, drawn.tolist())
+
+
+def _first(found: Any, count: int | None) -> Dataset[Any]:
+    """Return the first sequences, as many as there are."""
+    return found if count is None else Subset(found, range(min(count, len(found))))
 
 
 def token_store(

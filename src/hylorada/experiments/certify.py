@@ -12,6 +12,7 @@ from hylorada.bounds.verification import Verdict, recompute
 from hylorada.errors import SpecError
 from hylorada.evaluation.risk import countable_documents, scored_lengths
 from hylorada.experiments.compress import read_message
+from hylorada.experiments.identity import source_sha256
 from hylorada.experiments.measuring import (
     CertifySpec,
     Decoded,
@@ -25,7 +26,7 @@ from hylorada.text.store import TokenStore
 
 PACKAGES = ("hylorada", "torch", "transformers", "peft", "numpy", "constriction")
 # The source that decides what a file decodes to, what is measured and what is bounded.
-ROOMS = (
+SOURCE = (
     "adapters/*.py",
     "bounds/*.py",
     "compression/*.py",
@@ -33,10 +34,18 @@ ROOMS = (
     "experiments/certify.py",
     "experiments/compress.py",
     "experiments/measuring.py",
+    "experiments/subject.py",
     "models/*.py",
     "subspace/*.py",
     "text/*.py",
 )
+
+# What of a certificate is read to measure again.
+NEEDED = {
+    "message": ("file", "sha256"),
+    "model": ("base", "base_sha256", "max_length", "stride", "dtype"),
+    "data": ("fingerprint", "split", "lines", "samples", "seed"),
+}
 
 
 def certify(file: Path, data: str, out: Path, spec: CertifySpec) -> Certificate:
@@ -127,37 +136,47 @@ def verify(
         device: Where to measure.
         progress: Whether to show progress, on standard error.
     """
-    if not path.is_file():
-        raise SpecError(f"a certificate that hylorada bound wrote is needed; got {path}")
-    certificate = Certificate.from_json(path.read_text(encoding="utf-8"))
-    file = path.with_name(certificate.message["file"]) if file is None else file
+    certificate = _read_certificate(path)
+    file = path.parent / Path(certificate.message["file"]).name if file is None else file
     message = read_message(file)
     if (found := _sha256(file)) != certificate.message["sha256"]:
-        return Verdict(False, f"differs: {file.name} is another file (SHA-256 {found[:12]}…)")
-    if message.counted_bits != certificate.ledger.message_bits:
-        return Verdict(
-            False,
-            f"differs: the file costs {message.counted_bits} bits, the certificate says "
-            f"{certificate.ledger.message_bits}",
-        )
+        return _differs(f"{file.name} is another file (SHA-256 {found[:12]}…)")
+    bits = certificate.ledger.message_bits
+    if message.counted_bits != bits:
+        return _differs(f"the file costs {message.counted_bits} bits, the certificate says {bits}")
     base = certificate.model["base"] if base is None else base
     spec = replace(_spec_of(certificate), base=base, device=device, progress=progress)
     decoded = decode(message, spec)
-    if decoded.base_sha256 != certificate.model["base_sha256"]:
-        return Verdict(
-            False,
-            f"differs: the base model is another one (weights {decoded.base_sha256[:12]}…, the "
-            f"certificate is about {certificate.model['base_sha256'][:12]}…)",
+    if decoded.base_sha256 != (meant := certificate.model["base_sha256"]):
+        return _differs(
+            f"the base model is another one (weights {decoded.base_sha256[:12]}…, the certificate "
+            f"is about {meant[:12]}…)"
         )
     store = text_of(data, spec, decoded.tokenizer)
-    if store.fingerprint != certificate.data["fingerprint"]:
-        return Verdict(
-            False,
-            f"differs: the text is another one (fingerprint {store.fingerprint[:12]}…, the "
-            f"certificate is about {certificate.data['fingerprint'][:12]}…)",
+    if store.fingerprint != (meant := certificate.data["fingerprint"]):
+        return _differs(
+            f"the text is another one (fingerprint {store.fingerprint[:12]}…, the certificate is "
+            f"about {meant[:12]}…)"
         )
-    reading = reading_of(store, spec)
-    return recompute(certificate, measure(decoded, store, reading))
+    return recompute(certificate, measure(decoded, store, reading_of(store, spec)))
+
+
+def _read_certificate(path: Path) -> Certificate:
+    """Return the certificate in a file that says all that is needed to measure again."""
+    if not path.is_file():
+        raise SpecError(f"a certificate that hylorada bound wrote is needed; got {path}")
+    certificate = Certificate.from_json(path.read_text(encoding="utf-8"))
+    for part, names in NEEDED.items():
+        if missing := [name for name in names if name not in getattr(certificate, part)]:
+            raise SpecError(
+                f"the file is not a certificate of hylorada bound; its {part} lacks "
+                f"{', '.join(missing)}"
+            )
+    return certificate
+
+
+def _differs(reason: str) -> Verdict:
+    return Verdict(False, f"differs: {reason}")
 
 
 def _spec_of(certificate: Certificate) -> CertifySpec:
@@ -188,8 +207,4 @@ def _sha256(path: Path) -> str:
 
 def certifying_code() -> str:
     """Return a hash of the source that decides the numbers of a certificate."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in package.glob(room)):
-        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
-    return digest.hexdigest()
+    return source_sha256(SOURCE)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -18,12 +19,11 @@ from hylorada.compression.message import MAX_FILE_BYTES, Message, parse
 from hylorada.compression.quantise import exact, fitted, kmeans, uniform
 from hylorada.compression.search import least_bits
 from hylorada.errors import CodecError, SpecError
-from hylorada.experiments.subject import model_section
+from hylorada.experiments.run_folder import ADAPTER, adapter_settings, is_run, model_section
 from hylorada.files import write_atomically, written_atomically
+from hylorada.names import require_one_of
+from hylorada.subspace.config import PEFT_TYPE
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-PEFT_TYPE = "SUBLORA"
 METHODS = ("auto", "symmetric", "uniform", "kmeans")
 DEFAULT_LEVELS = 11
 PUBLISHED_GATE_BITS = 32
@@ -49,8 +49,7 @@ class CompressionSpec:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        if self.method not in METHODS:
-            raise SpecError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
+        require_one_of("method", self.method, METHODS)
         if self.levels is not None:
             require_levels(self.levels)
         if not 0.0 < self.distortion < 1.0:
@@ -117,8 +116,7 @@ def quantise(vector: Float[np.ndarray, " dim"], spec: CompressionSpec) -> Quanti
     found = exact(vector)
     if found is not None and found.codebook.levels <= (spec.levels or MAX_LEVELS):
         return found
-    choice = least_bits(vector, spec.distortion, levels=spec.levels or MAX_LEVELS)
-    return choice.candidate.quantised
+    return least_bits(vector, spec.distortion, levels=spec.levels or MAX_LEVELS).quantised
 
 
 def load_adapter(source: str) -> StoredAdapter:
@@ -127,21 +125,21 @@ def load_adapter(source: str) -> StoredAdapter:
     A run knows its base model by a name that other machines understand; PEFT writes a path.
     """
     folder = Path(source).expanduser()
-    if not (folder / CONFIG_FILE).is_file():
-        folder = folder / "adapter"
-    if not (folder / CONFIG_FILE).is_file():
+    if not (folder / CONFIG_NAME).is_file():
+        folder = folder / ADAPTER
+    if not (folder / CONFIG_NAME).is_file():
         raise SpecError(
-            f"an adapter's or a finished run's folder is needed, with {CONFIG_FILE}; got {source}"
+            f"an adapter's or a finished run's folder is needed, with {CONFIG_NAME}; got {source}"
         )
-    config = _config(folder / CONFIG_FILE)
+    config = _configuration(folder)
     if config.get("peft_type") != PEFT_TYPE:
         raise SpecError(
             f"only SubLoRA adapters, whose weights are one short vector, can be compressed; "
             f"{source} is {config.get('peft_type')}: train one with --adapter.method=sublora"
         )
-    if (folder.parent / "config.yaml").is_file():
+    if is_run(folder.parent):
         config["base_model_name_or_path"] = _base_of(folder.parent)
-    stored = _tensors(folder / WEIGHTS_FILE)
+    stored = _tensors(folder / SAFETENSORS_WEIGHTS_NAME)
     names = {
         part: name
         for name in stored
@@ -171,8 +169,8 @@ def write_adapter(message: Message, folder: Path) -> None:
     tensors = {names["vector"]: torch.from_numpy(message.quantised.values)}
     if message.gates is not None:
         tensors[names["gates"]] = torch.from_numpy(message.gates.values)
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(tensors, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+    (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def read_message(file: Path) -> Message:
@@ -226,12 +224,9 @@ def _base_of(run: Path) -> str:
     return section.full_source()
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _configuration(folder: Path) -> dict[str, Any]:
     """Return an adapter's configuration; what says the same thing has the same form."""
-    try:
-        config: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise SpecError(f"{path} must hold JSON; it cannot be read") from error
+    config = adapter_settings(folder)
     for name in ("target_modules", "exclude_modules"):  # sets, which PEFT writes in any order
         if isinstance(config.get(name), list):
             config[name] = sorted(config[name])

@@ -4,11 +4,9 @@ import re
 from argparse import ArgumentError
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 from peft import LoraConfig, PeftConfig
 
 from hylorada.adapters.config import HyLoRADAConfig
@@ -16,6 +14,7 @@ from hylorada.errors import SpecError
 from hylorada.experiments.help_text import explained_parser
 from hylorada.models.context import ContextSpec
 from hylorada.models.initial import DEFAULT_SEED, SOURCE, InitialSpec
+from hylorada.names import nearest
 from hylorada.subspace.config import SubLoRAConfig
 from hylorada.text.corpus import TextSpec
 from hylorada.training.optimisation import OptimisationSpec
@@ -298,13 +297,8 @@ def parse(argv: list[str]) -> TrainConfig:
     add_arguments(parser)
     try:
         parsed = parser.parse_args([normalised(argument) for argument in argv])
-        return from_namespace(parsed)
     except ArgumentError as error:
         raise SpecError(_one_line(str(error))) from error
-
-
-def from_namespace(parsed: Namespace) -> TrainConfig:
-    """Return the configuration that a parser filled by `add_arguments` has read."""
     sections = {name: build(**parsed[name].as_dict()) for name, build in SECTIONS.items()}
     return TrainConfig(**sections, out=parsed["out"])
 
@@ -318,11 +312,6 @@ def normalised(argument: str) -> str:
     return f"--{UNIQUE.get(name, name)}{found.group(2) or ''}"
 
 
-def load(path: Path) -> TrainConfig:
-    """Return the configuration in a YAML file."""
-    return parse([f"--config={path}"])
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
@@ -334,8 +323,8 @@ def _one_line(message: str) -> str:
     line = " ".join(message.split())
     if unknown := re.search(r"(?:unrecognized arguments: --|accept option ')([\w.]+)", line):
         name = unknown.group(1).rpartition(".")[2]
-        if near := get_close_matches(name, sorted(LEAVES), 1):
-            line += f"; did you mean {UNIQUE.get(near[0], near[0])!r}?"
+        if near := nearest(name, sorted(LEAVES)):
+            line += f"; did you mean {UNIQUE.get(near, near)!r}?"
     return line
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from hylorada.experiments.studies import StudyOptions
-from hylorada.experiments.study import Place, compare, show
+from hylorada.experiments.studies.tables import show
+from hylorada.experiments.study import Place, compare
 
 OPTIONS = StudyOptions(
     designs=("position_adaptive", "learnable", "low_rank", "bias"),

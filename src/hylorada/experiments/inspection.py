@@ -17,8 +17,7 @@ from hylorada.adapters.landmarks import (
     PositionAdaptiveLandmark,
     positions_or_arange,
 )
-from hylorada.evaluation.likelihood import evaluating
-from hylorada.models.heads import device_of
+from hylorada.models.heads import device_of, evaluating
 from hylorada.text.store import TokenStore
 
 GATE_BUCKETS = 8

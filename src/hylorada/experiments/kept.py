@@ -44,7 +44,7 @@ class Kept:
 
     def run_data(self, config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> RunData:
         """Return the data of a job, tokenised by one process of this machine at a time."""
-        key = json.dumps([asdict(config.data), config.model.source, config.training.seed])
+        key = json.dumps([asdict(config.data), config.model.full_source(), config.training.seed])
         if key not in self.data:
             with tokenising():
                 self.data[key] = load_data(config, tokenizer)
@@ -55,7 +55,7 @@ class Kept:
     ) -> TokenStore:
         """Return the tokens of a split; even those in the cache are compared with their text."""
         section = replace(config.data, num_train=None, num_val=None)
-        key = json.dumps([asdict(section), split, config.model.source])
+        key = json.dumps([asdict(section), split, config.model.full_source()])
         if key not in self.texts:
             with tokenising():
                 self.texts[key] = token_store(section, split, tokenizer, progress=False)
@@ -65,7 +65,7 @@ class Kept:
         self, config: TrainConfig, spec: CertifySpec, tokenizer: PreTrainedTokenizerBase
     ) -> TokenStore:
         """Return the tokens that a certificate of a job is about."""
-        key = json.dumps([config.data.source, spec.split, spec.lines, config.model.source])
+        key = json.dumps([config.data.source, spec.split, spec.lines, config.model.full_source()])
         if key not in self.texts:
             with tokenising():
                 self.texts[key] = text_of(config.data.source, spec, tokenizer)

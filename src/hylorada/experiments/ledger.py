@@ -8,7 +8,7 @@ its address names are there, and is never worked on again.
 import fcntl
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from hylorada.errors import SpecError
-from hylorada.experiments.pipeline import Address
+from hylorada.experiments.job import Address
 from hylorada.files import write_atomically
 
 FAILURE, CLAIM = "failure.json", ".claim"
@@ -53,7 +53,7 @@ def open_ledger(place: str) -> Ledger:
     scheme = urlsplit(place).scheme
     if scheme in ("", "file"):
         return FolderLedger(Path(place.removeprefix("file://")).expanduser())
-    from hylorada.experiments.storage import StorageLedger
+    from hylorada.experiments.storage_ledger import StorageLedger
 
     return StorageLedger(place)
 
@@ -135,12 +135,3 @@ def with_attempt(earlier: str | None, error: str) -> str:
 def attempts(text: str | None) -> list[str]:
     """Return the errors in the text of a failure file."""
     return [] if text is None else [attempt["error"] for attempt in json.loads(text)["attempts"]]
-
-
-def count_states(ledger: Ledger, addresses: Sequence[Address]) -> dict[State, int]:
-    """Return how many of the jobs are in each state."""
-    counts: dict[State, int] = {}
-    for address in addresses:
-        state = ledger.state(address)
-        counts[state] = counts.get(state, 0) + 1
-    return counts

@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerBase
 from hylorada.bounds.certificate import Prior
 from hylorada.bounds.complexity import Choice
 from hylorada.bounds.evidence import Evidence
-from hylorada.bounds.levels import LEVELS
+from hylorada.bounds.levels import require_level
 from hylorada.bounds.rules import require_delta
 from hylorada.compression.message import Message
-from hylorada.errors import CheckpointError, SpecError
+from hylorada.errors import SpecError
 from hylorada.evaluation.risk import (
     RiskSpec,
     TokenRisks,
@@ -31,11 +31,13 @@ from hylorada.evaluation.risk import (
 from hylorada.experiments.assembly import token_store
 from hylorada.experiments.compress import write_adapter
 from hylorada.experiments.config import DataSection
+from hylorada.experiments.subject import chosen_device, with_adapter
 from hylorada.models.heads import device_of
+from hylorada.models.initial import SOURCE
 from hylorada.models.pretrained import LoadedModel, load
+from hylorada.names import require_one_of
 from hylorada.text.store import TokenStore
 
-RANDOM = "random"
 AUTOCAST = "autocast"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, AUTOCAST: torch.float32}
 
@@ -79,10 +81,8 @@ class CertifySpec:
     def __post_init__(self) -> None:
         """Check what can be checked without a model."""
         require_delta(self.delta)
-        if self.level not in LEVELS:
-            raise SpecError(f"level must be one of {', '.join(LEVELS)}; got {self.level!r}")
-        if self.dtype not in DTYPES:
-            raise SpecError(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
+        require_level(self.level)
+        require_one_of("dtype", self.dtype, DTYPES)
         if self.samples is not None and self.samples < 2:
             raise SpecError(f"samples must be at least 2; got {self.samples}")
         self.paid()
@@ -110,15 +110,8 @@ def decode(message: Message, spec: CertifySpec) -> Decoded:
     base = spec.base or str(message.configuration["adapter"].get("base_model_name_or_path") or "")
     if not base:
         raise SpecError("the file does not name its base model; give it with --model")
-    loaded = load(base, dtype=DTYPES[spec.dtype], device=_device(spec.device))
+    loaded = load(base, dtype=DTYPES[spec.dtype], device=chosen_device(spec.device))
     return attach(message, loaded, spec, weights_sha256(loaded.model))
-
-
-def _device(name: str | None) -> str:
-    there = "cuda" if torch.cuda.is_available() else "cpu"
-    if name is not None and name.partition(":")[0] not in ("cpu", there):
-        raise SpecError(f"device must be one this machine has, cpu or {there}; got {name!r}")
-    return name or there
 
 
 def attach(message: Message, loaded: LoadedModel, spec: CertifySpec, sha256: str) -> Decoded:
@@ -128,15 +121,8 @@ def attach(message: Message, loaded: LoadedModel, spec: CertifySpec, sha256: str
     """
     with tempfile.TemporaryDirectory() as folder:
         write_adapter(message, Path(folder))
-        try:
-            model = PeftModel.from_pretrained(loaded.model, folder).eval()
-        except (ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(
-                f"the file must fit its base model, {loaded.source}; another one is named with "
-                f"--model ({type(error).__name__}: {reason})"
-            ) from error
-    kind = RANDOM if loaded.source.partition(":")[0] == RANDOM else "pretrained"
+        model = with_adapter(loaded.model, Path(folder), "the file", loaded.source)
+    kind = "random" if loaded.source.partition(":")[0] == SOURCE else "pretrained"
     device = device_of(model)
     return Decoded(
         model=model,
@@ -225,7 +211,7 @@ def measure(
 ) -> Evidence:
     """Return the losses of every document to read; see `token_risks` for shards and key."""
     # Random weights predict nothing, so a model grown from them is compared with a uniform guess.
-    compared = decoded.prior.kind != RANDOM
+    compared = decoded.prior.kind != "random"
     risks = read_risks(decoded, store, reading, compared=compared, shards=shards, key=key)
     return evidence_of(risks, store, reading)
 

@@ -6,33 +6,28 @@ every study that asks for the same. Where a study asks for certificates, the fol
 compressed adapter, its certificate, and what they came to under the id of what was asked for.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from peft import PeftModel
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import safe_open
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import (
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import require_context
-from hylorada.evaluation.metrics import METRICS, EvaluationSpec, Subject
+from hylorada.evaluation.metrics import METRICS, Subject
 from hylorada.evaluation.windows import CorpusLosses
 from hylorada.experiments.assembly import RunData
-from hylorada.experiments.certify import certifying_code
+from hylorada.experiments.compress import compress
 from hylorada.experiments.config import TrainConfig
 from hylorada.experiments.inspection import (
     GATE_WINDOWS,
@@ -41,112 +36,41 @@ from hylorada.experiments.inspection import (
     gates,
     learned_boundaries,
 )
+from hylorada.experiments.job import Job
 from hylorada.experiments.kept import Kept, reusable
-from hylorada.experiments.run import ADAPTER, CHECKPOINTS, RESULT, identify, run
-from hylorada.experiments.run_certificate import CertificateSpec, certify_run, compress_run
+from hylorada.experiments.run import run
+from hylorada.experiments.run_certificate import MESSAGE, certify_run
+from hylorada.experiments.run_folder import ADAPTER
 from hylorada.files import write_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.text.batches import IGNORED
 from hylorada.text.store import require_disjoint
 
 SCHEMA = 1
-STATIONS = ("train", "evaluate", "inspect", "compress", "certify", "result")
 MEASURED = ("ppl", "position_curve", "lim_ppl")
-WEIGHTS = "adapter_model.safetensors"
-EVALUATION = "evaluation-{}.json"
-CERTIFIED = "certified-{}.json"
 SAMPLED_SEQUENCES = 64
-# Source that decides what is measured; a change of it is another measurement.
-MEASURING = ("evaluation/*.py", "experiments/inspection.py", "experiments/pipeline.py")
 
+# Hears the station a job is at, and the share of it that is done.
 Tell = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One training run and what is measured after it.
-
-    Attributes:
-        config: The run; its `out` is not used.
-        evaluation: What is measured on the test text; None trains and validates only.
-        repetition: Above zero: the same data and first values, another order and other dropout.
-        replica: Above zero: the same run once more, number for number, in a folder of its own.
-        certificate: How the adapter is compressed and certified; None for neither.
-    """
-
-    config: TrainConfig
-    evaluation: EvaluationSpec | None = None
-    repetition: int = 0
-    replica: int = 0
-    certificate: CertificateSpec | None = None
+def _nobody(station: str, share: float) -> None:
+    """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a job's results lie: the folder's name, and the files that make it finished."""
-
-    folder: str
-    files: tuple[str, ...]
-
-    @property
-    def id(self) -> str:
-        """Return a name for the job."""
-        return "/".join((self.folder, *self.files[1:]))
-
-
-def address(job: Job, data_fingerprint: str) -> Address:
-    """Return where a job's results lie, from what decides them."""
-    folder = identify(job.config, data_fingerprint, job.repetition)["id"]
-    if job.replica:
-        folder += f"-again{job.replica}"
-    measured = () if job.evaluation is None else (EVALUATION.format(measurement_id(job)),)
-    certified = () if job.certificate is None else (CERTIFIED.format(certificate_id(job)),)
-    return Address(folder=folder, files=(RESULT, *measured, *certified))
-
-
-def measurement_id(job: Job) -> str:
-    """Return a hash of what is measured, and of the source that measures it."""
-    assert job.evaluation is not None
-    settings = asdict(job.evaluation)
-    settings.pop("progress")
-    digest = hashlib.sha256(json.dumps(settings, default=str, sort_keys=True).encode())
-    package = Path(__file__).parents[1]
-    for source in sorted(path for name in MEASURING for path in package.glob(name)):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def certificate_id(job: Job) -> str:
-    """Return a hash of how a run is certified, and of the source that does it."""
-    assert job.certificate is not None
-    asked = json.dumps(asdict(job.certificate), sort_keys=True)
-    digest = hashlib.sha256(f"{asked}/{certifying_code()}".encode())
-    digest.update((Path(__file__).parent / "run_certificate.py").read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def perform(job: Job, folder: Path, *, kept: Kept | None = None, tell: Tell | None = None) -> None:
-    """Carry a job from station to station in its folder; what is finished is not done again.
-
-    `tell` hears the station and the share of it that is done.
-    """
-    kept = kept or Kept()
-    tell = tell or _nobody
+def perform(job: Job, folder: Path, kept: Kept, tell: Tell = _nobody) -> None:
+    """Carry a job from station to station in its folder; what is finished is not done again."""
     base = kept.model(job.config)
     require_context(base.model, job.config.data.length)
     data = kept.run_data(job.config, base.tokenizer)
     try:
         result = train_station(job, folder, base, data, tell)
-        if job.evaluation is not None:
-            place = folder / EVALUATION.format(measurement_id(job))
-            if not place.is_file():
-                measured = measure_station(job, folder, kept, data, result, tell)
-                write_atomically(place, json.dumps(measured, indent=1) + "\n")
-        if job.certificate is not None:
-            place = folder / CERTIFIED.format(certificate_id(job))
-            if not place.is_file():
-                certified = certify_station(job, folder, kept, tell)
-                write_atomically(place, json.dumps(certified, indent=1) + "\n")
+        if (name := job.evaluation_file) and not (folder / name).is_file():
+            measured = measure_station(job, folder, kept, data, result, tell)
+            write_atomically(folder / name, json.dumps(measured, indent=1) + "\n")
+        if (name := job.certified_file) and not (folder / name).is_file():
+            certified = certify_station(job, folder, kept, tell)
+            write_atomically(folder / name, json.dumps(certified, indent=1) + "\n")
     except BaseException:
         kept.forget()
         raise
@@ -160,17 +84,13 @@ def train_station(
 ) -> dict[str, Any]:
     """Train, or read the result of the run that did; the adapter lies in the folder."""
     tell("train", 0.0)
-    interrupted = (folder / CHECKPOINTS).is_dir()
-    result = run(
+    return run(
         replace(job.config, out=str(folder)),
         base=base,
         data=data,
         repetition=job.repetition,
         callbacks=[_Steps(tell)],
     )
-    if interrupted:  # its seconds are those of the last part only
-        result["seconds"] = None
-    return result
 
 
 def measure_station(
@@ -213,7 +133,7 @@ def certify_station(job: Job, folder: Path, kept: Kept, tell: Tell) -> dict[str,
     """Compress the stored adapter, certify the file on the training text, and return both."""
     assert job.certificate is not None
     tell("compress", 0.0)
-    cost = compress_run(folder, job.certificate)
+    cost = compress(str(folder), folder / MESSAGE, job.certificate.compression)
     tell("certify", 0.0)
     return certify_run(folder, job.config, job.certificate, cost, kept)
 
@@ -241,7 +161,7 @@ def valid_share(data: Dataset[Any]) -> float:
 
 def stored_dtypes(adapter: Path) -> list[str]:
     """Return the kinds of numbers in a stored adapter, as safetensors names them."""
-    weights = adapter / WEIGHTS
+    weights = adapter / SAFETENSORS_WEIGHTS_NAME
     if not weights.is_file():
         return []
     with safe_open(weights, framework="pt") as file:
@@ -270,7 +190,7 @@ def _measured(name: str, subject: Subject) -> dict[str, Any]:
 def _cost(config: TrainConfig, adapter: Path, result: dict[str, Any]) -> dict[str, Any]:
     seconds = result.get("seconds")
     tokens = result["steps"] * config.training.batch_size * config.data.length
-    weights = adapter / WEIGHTS
+    weights = adapter / SAFETENSORS_WEIGHTS_NAME
     return {
         "train_seconds": seconds,
         "tokens_per_second": tokens / seconds if seconds else None,
@@ -281,10 +201,6 @@ def _cost(config: TrainConfig, adapter: Path, result: dict[str, Any]) -> dict[st
 
 def _documents(corpus: CorpusLosses) -> int:
     return int(np.unique(corpus.documents).size)
-
-
-def _nobody(station: str, share: float) -> None:
-    """Tell nobody."""
 
 
 class _Steps(TrainerCallback):

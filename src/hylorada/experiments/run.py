@@ -1,6 +1,5 @@
 """One run, one folder: started again it resumes, and once finished it only answers."""
 
-import hashlib
 import json
 import math
 import os
@@ -28,6 +27,15 @@ from hylorada.experiments.assembly import (
     training_spec,
 )
 from hylorada.experiments.config import TrainConfig
+from hylorada.experiments.identity import identify
+from hylorada.experiments.run_folder import (
+    ADAPTER,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    RESULT,
+)
 from hylorada.files import alone_in, write_atomically, written_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import derived_seed
@@ -36,29 +44,8 @@ from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainer import train, validation_loss
 
 SCHEMA = 1
-CONFIG, ENVIRONMENT, METRICS, RESULT = (
-    "config.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "result.json",
-)
-ADAPTER, CHECKPOINTS = "adapter", "checkpoints"
 PACKAGES = ("hylorada", "torch", "transformers", "peft", "accelerate", "numpy", "safetensors")
-ROOMS = (
-    "files.py",
-    "seeds.py",
-    "text/*.py",
-    "models/*.py",
-    "adapters/*.py",
-    "subspace/*.py",
-    "training/*.py",
-    "experiments/config.py",
-    "experiments/assembly.py",
-    "experiments/run.py",
-)
 SEEDS_OF_TRAINER = 2**31
-# What is shown or where it is kept changes no number.
-WITHOUT_EFFECT = {"training": ("progress", "report_to", "workers"), "data": ("cache",)}
 
 
 def run(
@@ -98,53 +85,16 @@ def run(
             outcome = _evaluate_frozen(loaded.model, config, data, folder)
         else:
             adapted = add_adapter(loaded.model, config)
-            spec = _repeated(training_spec(config), repetition)
-            inside = subspace_callbacks(adapted, folder)
-            watching = [MetricsFile(folder / METRICS), *inside, *callbacks]
-            outcome = _train(adapted, config, spec, data, folder, watching)
+            outcome = _train(adapted, config, data, folder, repetition, callbacks)
             if is_main:
                 with written_atomically(folder / ADAPTER) as partial:
                     adapted.save_pretrained(partial)
-            if base is not None:
-                adapted.unload()
+            adapted.unload()
         result = {"schema": SCHEMA, **identity, "seed": config.training.seed, **outcome}
         if is_main:
             write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
-
-
-def identify(config: TrainConfig, data_fingerprint: str, repetition: int = 0) -> dict[str, str]:
-    """Return the run's id and the hashes of configuration, data and code that it is made of."""
-    settings = deciding_settings(config)
-    if repetition:
-        settings["repetition"] = repetition
-    parts = {
-        "config": _hash(json.dumps(settings, sort_keys=True)),
-        "data": _hash(data_fingerprint),
-        "code": code_version(),
-    }
-    return {"id": _hash("/".join(parts.values())), **parts}
-
-
-def deciding_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the part of a configuration that decides numbers, in plain types."""
-    settings = config.as_dict()
-    settings.pop("out")
-    for section, names in WITHOUT_EFFECT.items():
-        for name in names:
-            settings[section].pop(name)
-    return settings
-
-
-def code_version() -> str:
-    """Return a hash of the source that decides numbers, which tells of edits a version does not."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in package.glob(room)):
-        digest.update(str(path.relative_to(package)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def environment(processes: int = 1) -> dict[str, Any]:
@@ -197,22 +147,24 @@ def _repeated(training: TrainingSpec, repetition: int) -> TrainingSpec:
 def _train(
     adapted: PeftModel,
     config: TrainConfig,
-    training: TrainingSpec,
     data: RunData,
     folder: Path,
+    repetition: int,
     callbacks: Sequence[TrainerCallback],
 ) -> dict[str, Any]:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+    resumes = (folder / CHECKPOINTS).is_dir()
+    inside = subspace_callbacks(adapted, folder)
     outcome = train(
         adapted,
         data.train,
-        training=training,
+        training=_repeated(training_spec(config), repetition),
         optimisation=config.optimisation,
         folder=folder / CHECKPOINTS,
         valid_data=data.valid,
         collate=data.collate,
-        callbacks=callbacks,
+        callbacks=[MetricsFile(folder / METRICS), *inside, *callbacks],
     )
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     on_gpu = trained[0].device.type == "cuda"
@@ -224,7 +176,7 @@ def _train(
         "trainable_parameters": sum(parameter.numel() for parameter in trained),
         "audit": outcome.audit.verdict,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
-        "seconds": outcome.seconds,
+        "seconds": None if resumes else outcome.seconds,  # of the last part alone they mislead
     }
 
 
@@ -240,11 +192,7 @@ def _evaluate_frozen(
         folder=folder / CHECKPOINTS,
         collate=data.collate,
     )
-    return {
-        "steps": 0,
-        **_validation(loss, tokens),
-        "trainable_parameters": 0,
-    }
+    return {"steps": 0, **_validation(loss, tokens), "trainable_parameters": 0}
 
 
 def _validation(loss: float | None, tokens: int) -> dict[str, Any]:
@@ -293,7 +241,3 @@ def _commit() -> str | None:
     except FileNotFoundError:
         return None
     return done.stdout.strip() or None
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

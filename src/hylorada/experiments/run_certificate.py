@@ -17,7 +17,7 @@ from hylorada.bounds.statements import GAIN, LOSS, Statement
 from hylorada.errors import SpecError
 from hylorada.evaluation.risk import countable_documents
 from hylorada.experiments.certify import certificate_of, identity_of, remove_shards
-from hylorada.experiments.compress import CompressionSpec, compress, load_adapter, read_message
+from hylorada.experiments.compress import CompressionSpec, load_adapter, read_message
 from hylorada.experiments.config import TrainConfig
 from hylorada.experiments.kept import Kept
 from hylorada.experiments.measuring import (
@@ -74,11 +74,6 @@ class CertificateSpec:
         )
 
 
-def compress_run(folder: Path, spec: CertificateSpec) -> dict[str, Any]:
-    """Write the compressed adapter of a finished run into its folder, and return its cost."""
-    return compress(str(folder), folder / MESSAGE, spec.compression)
-
-
 def certify_run(
     folder: Path, config: TrainConfig, spec: CertificateSpec, cost: dict[str, Any], kept: Kept
 ) -> dict[str, Any]:
@@ -96,9 +91,9 @@ def certify_run(
     evidence = measure(decoded, store, reading, shards=shards, key=key)
     certificate = certificate_of(file, decoded, store, evidence, how, config.data.source)
     subspace = subspace_of(decoded)
-    allocation = allocation_of(subspace) | {"gamma_quantised": list(subspace.shares().values())}
+    quantised = list(subspace.shares().values())
     before = _unquantised(folder, decoded, store, reading, key)
-    allocation |= allocation_of(subspace)
+    allocation = allocation_of(subspace) | {"gamma_quantised": quantised}
     decoded.model.unload()
     write_atomically(folder / CERTIFICATE, certificate.to_json())
     remove_shards(shards)
@@ -152,7 +147,7 @@ def subspace_of(decoded: Decoded) -> Subspace:
 def allocation_of(subspace: Subspace) -> dict[str, Any]:
     """Return how a subspace divides its coordinates: B's share, and γ of each gate by layer."""
     allocation, shares = subspace.allocation, subspace.shares()
-    sizes = [gate.size for gate in allocation.gates]
+    sizes = [piece.size for piece in allocation.slices]
     if shares:
         of_b = sum(g * d for g, d in zip(shares.values(), sizes, strict=True)) / sum(sizes)
     elif allocation.spec.mode == "fixed":

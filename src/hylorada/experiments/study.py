@@ -1,7 +1,9 @@
 """A study from its plan to its file: register, tune, run, judge, check, write."""
 
+import errno
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,22 +15,22 @@ from transformers import PreTrainedTokenizerBase
 
 from hylorada.errors import RunError, SpecError
 from hylorada.experiments.assembly import load_data, token_store
-from hylorada.experiments.checks import self_checks
 from hylorada.experiments.config import SubLoRASection, TrainConfig
 from hylorada.experiments.engines import open_engine
 from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.work import Engine, Outcome, Task
-from hylorada.experiments.judging import findings
+from hylorada.experiments.engines.tasks import Engine, Outcome, Task
+from hylorada.experiments.job import Address, Job, address
 from hylorada.experiments.kept import tokenising
 from hylorada.experiments.ledger import Ledger, open_ledger
-from hylorada.experiments.pipeline import Address, Job, address
-from hylorada.experiments.plan import ArmPlan, Plan, register
-from hylorada.experiments.records import ArmRecord, RunRecord, read_run
 from hylorada.experiments.run import environment
 from hylorada.experiments.studies import STUDIES, StudyOptions, plan_of
-from hylorada.experiments.summary import boundary_lines, study_entry, study_table
-from hylorada.experiments.tables import allocation_table
-from hylorada.experiments.tuning import (
+from hylorada.experiments.studies.checks import self_checks
+from hylorada.experiments.studies.judging import findings
+from hylorada.experiments.studies.plan import ArmPlan, Plan
+from hylorada.experiments.studies.records import ArmRecord, RunRecord, read_run
+from hylorada.experiments.studies.registration import register
+from hylorada.experiments.studies.summary import study_entry
+from hylorada.experiments.studies.tuning import (
     Point,
     best,
     curve,
@@ -42,6 +44,7 @@ from hylorada.models.pretrained import load_tokenizer
 from hylorada.training.optimisation import OptimisationSpec
 
 STUDY = "study.json"
+FROZEN, AGAIN = "(frozen)", "(again)"  # tasks beside those of the arms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,47 +75,35 @@ def compare(study: str, options: StudyOptions, place: Place, console: Console) -
 
     Started again, it goes on where it stopped; finished runs are never repeated.
     """
+    if place.out.is_file():  # said before any text is tokenised
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place.out))
     plan = plan_of(study, options)
     engine = open_engine(place.engine, place.workers)
-    carried = Carried(plan, open_ledger(place.runs), place, console)
-    carried.prepare()
+    progress = StudyInProgress(plan, open_ledger(place.runs), place, console)
+    progress.prepare()
     with alone_in(place.out, "a study"):
         registration = register(plan, place.out)
         started = _now()
         with engine:
-            tuned = carried.tune(engine)
-            carried.run(engine, tuned)
+            tuned = progress.tune(engine)
+            progress.run(engine, tuned)
             engine_words = engine.describe()
-        records = carried.records(tuned)
+        records = progress.records(tuned)
         found = findings(tuned, records)
-        frozen, again = carried.frozen(), carried.again(records[plan.baseline])
-        entry = study_entry(tuned, registration, records, found, carried.curves, frozen)
+        frozen, again = progress.frozen(), progress.again(records[plan.baseline])
+        entry = study_entry(tuned, registration, records, found, progress.curves, frozen)
         if (conclude := STUDIES[study].conclude) is not None:
             entry |= conclude(entry, records, place.ledger)
         verdicts = list(found.verdicts.values())
-        checks = self_checks(list(records.values()), verdicts, again, carried.curves)
+        checks = self_checks(list(records.values()), verdicts, again, progress.curves)
         entry |= {"command": place.command, "checks": checks}
-        entry["provenance"] = carried.provenance(engine_words, records, started)
+        entry["provenance"] = progress.provenance(engine_words, records, started)
         write_atomically(place.out / STUDY, json.dumps(entry, indent=1) + "\n")
     return entry
 
 
-def show(study: dict[str, Any], console: Console) -> None:
-    """Print the table, the boundaries, the checks that failed, and the answer."""
-    console.print(study_table(study))
-    if any(arm.get("allocation") for arm in study["arms"]):
-        console.print(allocation_table(study))
-    for line in boundary_lines(study):
-        console.print(line, markup=False, highlight=False)
-    for check in study["checks"]:
-        if not check["passed"]:
-            console.print(f"CHECK FAILED: {check['name']}: {check['detail']}", markup=False)
-    together = "\n".join if study.get("statements") else " ".join
-    console.print(together(study["sentences"]), markup=False, highlight=False)
-
-
 @dataclass(slots=True)
-class Carried:
+class StudyInProgress:
     """A study under way: which tasks it has had done, and what came of them."""
 
     plan: Plan
@@ -164,15 +155,16 @@ class Carried:
         points = [point for one in grids for point in one]
         tasks = [self._task(point.job, point.label) for point in points]
         outcomes = self._carry_out(engine, tasks, "tuning")
-        self._require_some(outcomes)
-        measured = iter(with_losses(points, outcomes, self.ledger))
+        self._raise_if_all_were_refused(outcomes)
+        by_job = {outcome.task.address.id: outcome for outcome in outcomes}
+        found = [by_job[task.address.id] for task in tasks]
+        measured = iter(with_losses(points, found, self.ledger))
         return [[next(measured) for _ in one] for one in grids]
 
     # Running
 
     def run(self, engine: Engine, plan: Plan) -> None:
         """Have every arm run with every seed, and what the self-checks need."""
-        self.tasks = {}
         for seed in plan.seeds:
             for arm in plan.arms:
                 if not arm.is_frozen:
@@ -184,24 +176,24 @@ class Carried:
         self.tasks[FROZEN, first] = self._arm_task(_without_adapter(base), first)
         again = replace(self._arm_task(base, first).job, replica=1, certificate=None)
         self.tasks[AGAIN, first] = self._task(again, "the baseline again")
-        # One task an address: the same job may be wanted under two names.
-        unique = {task.address.id: task for task in self.tasks.values()}
-        outcomes = self._carry_out(engine, list(unique.values()), "running")
+        outcomes = self._carry_out(engine, self.tasks.values(), "running")
         if failed := [outcome for outcome in outcomes if outcome.state == "failed"]:
-            self._require_some(outcomes)
+            self._raise_if_all_were_refused(outcomes)
             raise RunError(
                 f"{len(failed)} of {len(outcomes)} runs failed, first {failed[0].task.label}: "
                 f"{failed[0].error}; the same command tries them again"
             )
 
-    def _carry_out(self, engine: Engine, tasks: Sequence[Task], phase: str) -> list[Outcome]:
-        with Board(self.console, phase, len(tasks)) as board:
-            outcomes = engine.run(tasks, self.place.runs, board)
+    def _carry_out(self, engine: Engine, tasks: Iterable[Task], phase: str) -> list[Outcome]:
+        """Return one outcome a job; the same job may be wanted under several names."""
+        unique = {task.address.id: task for task in tasks}
+        with Board(self.console, phase, len(unique)) as board:
+            outcomes = engine.run(list(unique.values()), self.place.runs, board)
         self.outcomes += outcomes
         return outcomes
 
     @staticmethod
-    def _require_some(outcomes: Sequence[Outcome]) -> None:
+    def _raise_if_all_were_refused(outcomes: Sequence[Outcome]) -> None:
         """Raise the reason at once where every job was refused for it."""
         errors = [outcome.error or "" for outcome in outcomes]
         if all(error.startswith("SpecError: ") for error in errors):
@@ -273,9 +265,6 @@ class Carried:
 
     def _read(self, name: str, seed: int) -> RunRecord:
         return read_run(self.ledger, self.tasks[name, seed].address, seed)
-
-
-FROZEN, AGAIN = "(frozen)", "(again)"
 
 
 def _without_adapter(arm: ArmPlan) -> ArmPlan:

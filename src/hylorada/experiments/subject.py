@@ -1,21 +1,28 @@
 """What can be evaluated: a model, an adapter on its base model, or a finished run."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from peft import PeftModel
+from peft.utils import CONFIG_NAME
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hylorada.errors import CheckpointError, SpecError
 from hylorada.evaluation.metrics import EvaluationSpec, evaluate
 from hylorada.experiments.assembly import token_store
-from hylorada.experiments.config import DataSection, ModelSection
+from hylorada.experiments.config import DataSection
+from hylorada.experiments.run_folder import (
+    ADAPTER,
+    CONFIG,
+    RESULT,
+    adapter_settings,
+    is_run,
+    model_section,
+)
 from hylorada.models.context import ContextSpec
 from hylorada.models.pretrained import load
 
@@ -38,66 +45,63 @@ def load_subject(source: str, *, base: str | None = None, device: str | None = N
         base: The base model of an adapter; None takes the one it was trained on.
         device: Where to put it; None takes CUDA where there is one.
     """
-    device = _device(device)
-    adapter, context, given = None, None, base
-    folder = Path(source).expanduser()
-    is_model = (folder / "config.json").is_file()
-    if (folder / "config.yaml").is_file() and not is_model:
-        base = base or model_section(folder).full_source()
-        context = _widened_context(folder)
-        adapter = folder / "adapter" if (folder / "adapter").is_dir() else None
-        if adapter is None and not (folder / "result.json").is_file():
-            raise SpecError(
-                f"run {folder} is not finished; start hylorada train again to resume it"
-            )
-    elif (folder / "adapter_config.json").is_file():
-        adapter, context = folder, _widened_context(folder.parent)
-        described = json.loads((folder / "adapter_config.json").read_text())
-        base = base or described.get("base_model_name_or_path")
-        if not base:
-            raise SpecError(f"adapter {folder} does not name its base model; give it with --model")
+    device = chosen_device(device)
+    named, adapter, context = _parts(source, base)
     try:
-        loaded = load(base or source, device=device, context=context)
+        loaded = load(named, device=device, context=context)
     except SpecError as error:
-        if adapter is None or given is not None:
+        if adapter is None or base is not None:
             raise
         raise SpecError(f"{error}; if the base model has moved, name it with --model") from error
-    model: nn.Module = loaded.model
-    if adapter is not None:
-        model = _with_adapter(loaded.model, adapter, base or source)
-    return Subject(model, loaded.tokenizer, base or source, None if adapter is None else source)
+    if adapter is None:
+        return Subject(loaded.model, loaded.tokenizer, named, None)
+    model = with_adapter(loaded.model, adapter, f"adapter {adapter}", named)
+    return Subject(model, loaded.tokenizer, named, source)
 
 
-def model_section(run: Path) -> ModelSection:
-    """Return which model a run adapted, from its configuration."""
-    return ModelSection(**yaml.safe_load((run / "config.yaml").read_text())["model"])
+def _parts(source: str, base: str | None) -> tuple[str, Path | None, ContextSpec | None]:
+    """Return the base model, the adapter and the widened context that a source stands for."""
+    folder = Path(source).expanduser()
+    if (folder / CONFIG_NAME).is_file():
+        named = base or adapter_settings(folder).get("base_model_name_or_path")
+        if not named:
+            raise SpecError(f"adapter {folder} does not name its base model; give it with --model")
+        run = folder.parent
+        return named, folder, model_section(run).context_spec() if is_run(run) else None
+    if (folder / "config.json").is_file() or not (folder / CONFIG).is_file():
+        return base or source, None, None
+    section = model_section(folder)
+    adapter = folder / ADAPTER if (folder / ADAPTER).is_dir() else None
+    if adapter is None and not (folder / RESULT).is_file():
+        raise SpecError(f"run {folder} is not finished; start hylorada train again to resume it")
+    return base or section.full_source(), adapter, section.context_spec()
 
 
-def _widened_context(run: Path) -> ContextSpec | None:
-    """Return the context that a run widened its model to: its adapter was trained with it."""
-    if not (run / "environment.json").is_file():
-        return None
-    return model_section(run).context_spec()
+def with_adapter(model: PreTrainedModel, folder: Path, what: str, base: str) -> PeftModel:
+    """Return a model with the adapter of a folder, ready to be measured.
 
-
-def _device(name: str | None) -> str:
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    known = name.partition(":")[0] in ("cpu", "cuda")
-    if not known or (name.startswith("cuda") and not torch.cuda.is_available()):
-        raise SpecError(f"device must be one this machine has, cpu or cuda; got {name!r}")
-    return name
-
-
-def _with_adapter(model: PreTrainedModel, adapter: Path, base: str) -> nn.Module:
+    Raises:
+        CheckpointError: `what` does not fit its base model.
+    """
     try:
-        return PeftModel.from_pretrained(model, str(adapter)).eval()
+        return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"adapter {adapter} must fit its base model, {base}; another one is named with --model "
+            f"{what} must fit its base model, {base}; another one is named with --model "
             f"({type(error).__name__}: {reason})"
         ) from error
+
+
+def chosen_device(name: str | None) -> str:
+    """Return a device that this machine has; None takes CUDA where there is one."""
+    count = torch.cuda.device_count()
+    there = ["cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
+    if name is None:
+        return "cuda" if count else "cpu"
+    if name not in there:
+        raise SpecError(f"device must be one this machine has, {' or '.join(there)}; got {name!r}")
+    return name
 
 
 def evaluate_subject(

@@ -8,9 +8,10 @@ from transformers.pytorch_utils import Conv1D
 
 from hylorada.errors import UnsupportedModelError
 
+WIDENED = "widened_context"
 # A widened context comes first: under dynamic scaling the other names keep the original length.
 CONTEXT_NAMES = (
-    "widened_context",
+    WIDENED,
     "max_position_embeddings",
     "n_positions",
     "max_seq_len",

@@ -6,6 +6,7 @@ a finished model changes nothing; everything here goes through the config first.
 
 import copy
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from hylorada.errors import SpecError, UnsupportedModelError
+from hylorada.models.anatomy import WIDENED
+from hylorada.names import require_one_of
 
 SCALINGS = ("linear", "dynamic", "yarn")
 # Gemma rescales only its global layers: local ones never look further than their window.
 GLOBAL_LAYERS = "full_attention"
 POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
-WIDENED = "widened_context"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,9 @@ class ContextSpec:
     def __post_init__(self) -> None:
         if self.length < 2:
             raise SpecError(f"context length must be at least 2; got {self.length}")
-        if self.scaling not in SCALINGS:
-            raise SpecError(f"scaling must be one of {', '.join(SCALINGS)}; got {self.scaling!r}")
-        if self.factor is not None and self.factor < 1:
-            raise SpecError(f"context factor must be at least 1; got {self.factor}")
+        require_one_of("scaling", self.scaling, SCALINGS)
+        if self.factor is not None and not 1 <= self.factor < inf:
+            raise SpecError(f"context factor must be finite and at least 1; got {self.factor}")
 
 
 def has_rotary_positions(config: PreTrainedConfig) -> bool:

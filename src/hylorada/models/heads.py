@@ -48,8 +48,8 @@ def underlying_causal_lm(model: nn.Module) -> nn.Module:
 def decoder_inputs(
     module: nn.Module,
     input_ids: Int[Tensor, "batch time"],
-    attention_mask: Bool[Tensor, "batch time"] | None,
-    position_ids: Int[Tensor, "batch time"] | None,
+    attention_mask: Bool[Tensor, "batch time"] | None = None,
+    position_ids: Int[Tensor, "batch time"] | None = None,
 ) -> dict[str, Any]:
     """Return the keyword arguments this module's forward declares, without a cache.
 
@@ -84,8 +84,8 @@ def split(model: nn.Module) -> SplitModel | None:
     if not isinstance(decoder, nn.Module) or not path:
         return None
     probe = torch.arange(PROBE_TOKENS, device=device_of(model))[None] % 2
-    with _evaluating(causal_lm):
-        output = decoder(**decoder_inputs(decoder, probe, None, None))
+    with evaluating(causal_lm):
+        output = decoder(**decoder_inputs(decoder, probe))
         if "last_hidden_state" not in output:
             return None
         head = _Head(causal_lm, path, output)
@@ -94,7 +94,7 @@ def split(model: nn.Module) -> SplitModel | None:
         except (AttributeError, TypeError, ValueError, RuntimeError):
             # Such a wrapper asks more of its decoder than hidden states: it cannot be split.
             return None
-        whole = causal_lm(**decoder_inputs(causal_lm, probe, None, None)).logits[0]
+        whole = causal_lm(**decoder_inputs(causal_lm, probe)).logits[0]
     return SplitModel(decoder, head, whole.shape[-1]) if _agree(pieces, whole) else None
 
 
@@ -105,7 +105,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout off inside the block, and give every module its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -148,7 +148,7 @@ class _Head:
         shell = _with_replaced(self._causal_lm, self._path, _Ready(output))
         placeholder = torch.zeros((1, states.shape[0]), dtype=torch.long, device=states.device)
         # The class's forward, because an instance may carry one bound to the live model.
-        inputs = decoder_inputs(shell, placeholder, None, None)
+        inputs = decoder_inputs(shell, placeholder)
         logits: Tensor = type(shell).forward(shell, **inputs).logits
         return logits[0]
 

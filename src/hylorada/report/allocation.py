@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from hylorada.report import wording
-from hylorada.report.allocated import bits_per_coordinate, data, risk_unit, value_of
+from hylorada.report.allocation_data import bits_per_coordinate, data, risk_unit, value_of
 from hylorada.report.canvas import COLOURS, Caption, Sheet
 from hylorada.report.frontiers import Offer, draw_frontier
 from hylorada.report.marks import SERIES, ends, finite, strokes

@@ -1,9 +1,9 @@
-"""Tables of an allocation study: statements, a row an arm, and the numbers of its figures."""
+"""Tables of an allocation study: a row an arm, and the numbers of its figures."""
 
 from typing import Any
 
 from hylorada.report import wording
-from hylorada.report.allocated import (
+from hylorada.report.allocation_data import (
     bits_per_coordinate,
     data,
     layer_places,
@@ -13,10 +13,8 @@ from hylorada.report.allocated import (
 )
 from hylorada.report.columns import (
     Column,
-    Spread,
     Table,
     estimate,
-    pair,
     plain,
     rounded,
     spread,
@@ -26,40 +24,11 @@ from hylorada.report.columns import (
 from hylorada.report.marks import finite
 
 
-def statements(study: dict[str, Any]) -> Table | None:
-    """Return each statement with its verdict, the estimate it was read from, and its sentence."""
-    rows = [
-        [
-            (one["name"], one.get("claim") or ""),
-            one["label"],
-            Spread(one.get("estimate"), *(one.get("interval") or (None, None))),
-            one.get("unit"),
-            one.get("sentence"),
-            one.get("detail"),
-        ]
-        for one in study["statements"]
-    ]
-    columns = [
-        Column("statement", "Statement", pair, numeric=False),
-        Column("label", "Verdict", text, numeric=False),
-        Column("estimate", "Estimate", spread(lambda value: wording.signed(value, 3), 3)),
-        Column("unit", "Unit", text, numeric=False),
-        Column("sentence", "In words", text, numeric=False),
-        Column("detail", "Detail", text, numeric=False),
-    ]
-    caption = (
-        "Statements that were judged together, so that all verdicts are right at once with "
-        "95\u00a0%. Supported and refuted are both shown; inconclusive is not refuted."
-    )
-    table = Table("statements", "Statements", caption, columns, rows)
-    return table.without_empty_columns()
-
-
-def summary(study: dict[str, Any]) -> Table | None:
+def summary(study: dict[str, Any]) -> Table:
     """Return what every way to divide coordinates came to: shares, bits, file, risks, bound."""
     rows = [_summary(arm) for arm in study["arms"] if arm["allocation"]]
     columns = [
-        Column("arm", "Arm", text, numeric=False),
+        Column("arm", "Arm", text),
         Column("budget", "Coordinates", whole),
         Column("share_of_b", "B's share", rounded(2)),
         Column("perplexity", "Perplexity", spread(wording.number)),
@@ -76,14 +45,13 @@ def summary(study: dict[str, Any]) -> Table | None:
         f"holds its header too. Risks and bounds are in {risk_unit(study)} of the certified "
         "documents, perplexity is that of the test text."
     )
-    table = Table("allocation", "Allocation", caption, columns, rows)
-    return table.without_empty_columns()
+    return Table(caption, columns, rows).without_empty_columns()
 
 
-def layer_gates(study: dict[str, Any]) -> Table | None:
+def layer_gates(study: dict[str, Any]) -> Table:
     """Return γ of every layer, a column a seed of a learned arm."""
     found = data(study, "layer_gates")
-    columns = [Column("layer", "Layer", text, numeric=False)]
+    columns = [Column("layer", "Layer", text)]
     by_layer: dict[str, dict[str, float | None]] = {}
     for arm in found:
         names = [f"{arm['name']}, {column}" for column in arm["columns"]]
@@ -94,10 +62,10 @@ def layer_gates(study: dict[str, Any]) -> Table | None:
         [layer, *(weights.get(column.name) for column in columns[1:])]
         for layer, weights in by_layer.items()
     ]
-    return Table("layer_gates", "", "γ, B's share of the coordinates, by layer.", columns, rows)
+    return Table("γ, B's share of the coordinates, by layer.", columns, rows)
 
 
-def gradients(study: dict[str, Any]) -> Table | None:
+def gradients(study: dict[str, Any]) -> Table:
     """Return the norms of both factors' gradients beside the final γ, a row a layer of an arm."""
     rows = [
         [arm["name"], place.layer, place.norms[0], place.norms[1], place.ratio, place.gate]
@@ -105,18 +73,18 @@ def gradients(study: dict[str, Any]) -> Table | None:
         for place in layer_places(arm)
     ]
     columns = [
-        Column("arm", "Arm", text, numeric=False),
-        Column("layer", "Layer", text, numeric=False),
+        Column("arm", "Arm", text),
+        Column("layer", "Layer", text),
         Column("gradient_a", "‖∇A‖", plain(wording.significant)),
         Column("gradient_b", "‖∇B‖", plain(wording.significant)),
         Column("ratio", "‖∇B‖ / ‖∇A‖", plain(wording.significant)),
         Column("gamma", "Final γ", rounded(3)),
     ]
     caption = "Norms of the gradients of a layer's factors, means over training and seeds."
-    return Table("gradient_gates", "", caption, columns, rows)
+    return Table(caption, columns, rows)
 
 
-def bound_parts(study: dict[str, Any]) -> Table | None:
+def bound_parts(study: dict[str, Any]) -> Table:
     """Return what each bound is the sum of."""
     found = data(study, "bound_parts")
     names = list(dict.fromkeys(part["name"] for row in found for part in row["parts"]))
@@ -126,12 +94,12 @@ def bound_parts(study: dict[str, Any]) -> Table | None:
         known = [value for value in parts.values() if finite(value)]
         rows.append([row["name"], *(parts.get(name) for name in names), sum(known)])
     columns = [
-        Column("arm", "Arm", text, numeric=False),
+        Column("arm", "Arm", text),
         *(Column(name.replace(" ", "_"), name.capitalize(), rounded(4)) for name in names),
         Column("bound", "Sum", rounded(4)),
     ]
     caption = f"What each bound is the sum of, in {risk_unit(study)}, means over seeds."
-    return Table("bound_parts", "", caption, columns, rows)
+    return Table(caption, columns, rows)
 
 
 def _summary(arm: dict[str, Any]) -> list[Any]:

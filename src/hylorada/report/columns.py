@@ -22,14 +22,16 @@ class Column(NamedTuple):
     name: str
     heading: str
     show: Shower
-    numeric: bool = True
+
+    @property
+    def numeric(self) -> bool:
+        """Return whether it holds numbers, which stand on the right."""
+        return self.show not in (text, pair)
 
 
 class Table(NamedTuple):
     """Rows of plain values; each column knows how to show its own."""
 
-    key: str
-    heading: str
     caption: str
     columns: list[Column]
     rows: list[list[Any]]

@@ -77,7 +77,11 @@ def depths(study: dict[str, Any], sheet: Sheet) -> Caption | None:
     if not curves:
         return None
     _draw_pair(study, sheet, curves, _against(study, curves), "depth of the evidence")
-    gaps = [f"{curve.name} {wording.signed(gap, 3)}" for curve in curves if (gap := _gap(curve))]
+    gaps = [
+        f"{curve.name} {wording.signed(gap, 3)}"
+        for curve in curves
+        if (gap := _gap(curve)) is not None
+    ]
     return Caption(
         "Loss of the answer in nats per token when its evidence lies at this depth of the context "
         f"(0 first, 1 last), mean over seeds, with the 95\u00a0% interval of {curves[0].name}. A "

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hylorada.report import wording
-from hylorada.report.allocated import SIDES, Place, data, layer_places
+from hylorada.report.allocation_data import SIDES, Place, data, layer_places
 from hylorada.report.canvas import COLOURS, Caption, Sheet
 from hylorada.report.labelling import Label, label_beside, label_near
 from hylorada.report.landmarks import Heat, draw_heats

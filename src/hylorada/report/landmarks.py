@@ -137,7 +137,7 @@ def _names(axes: Axes, heat: Heat) -> None:
     names = heat.columns
     if max(map(len, names)) * 7 * len(names) > width:  # equal beginnings go below, once
         axes.set_xlabel(" ".join(names[0].split()[:-1]), color=COLOURS["muted"])
-        names = [name.split()[-1][:6] for name in names]
+        names = ["".join(name.split()[-1:])[:6] for name in names]
     axes.set_xticks([place + 0.5 for place in range(len(names))], names)
 
 

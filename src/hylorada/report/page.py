@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,9 @@ NAMES = {
     "failed": "runs failed",
 }
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)")
-FIRST, LAST = ("statements", "results", "allocation"), ("cost", "checks")
+# Tables that stand alone, before the figures and behind them.
+FIRST = {"statements": "Statements", "results": "Results", "allocation": "Allocation"}
+LAST = {"cost": "Cost", "checks": "Self-checks"}
 
 
 class Section(NamedTuple):
@@ -52,10 +55,12 @@ def write(study: Path, out: Path, *, figures: str = "", tables: str = "") -> Pat
         tables: Formats of the tables to write too, of `csv tex`.
 
     Raises:
-        SpecError: There is no study, it cannot be read, or a format is unknown.
+        SpecError: There is no study, it cannot be read, a format is unknown, or `out` is a folder.
     """
     _require_formats("figures", figures.split(), canvas.FORMATS)
     _require_formats("tables", tables.split(), tuple(exports.FORMATS))
+    if out.is_dir():
+        raise SpecError(f"a page is a file; {out} is a folder; name a file in it")
     studies = load(study)
     page = render(*studies)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +121,6 @@ def _fact(value: Any) -> str:
 
 def _part(study: Study, stem: str) -> dict[str, Any]:
     """Return what the template shows of one study."""
-    checks = study["checks"]
     return {
         "study": study,
         "stem": stem,
@@ -125,8 +129,7 @@ def _part(study: Study, stem: str) -> dict[str, Any]:
         "judged": [(arm, _rest(arm)) for arm in _judged(study)],
         "statements": [_statement(one) for one in study["statements"]],
         "plan": _plan(study),
-        "failed": [check["name"] for check in checks if not check.get("passed")],
-        "checks": len(checks),
+        "failed": [check["name"] for check in study["checks"] if not check.get("passed")],
     }
 
 
@@ -172,12 +175,11 @@ def _sections(study: Study, stem: str) -> list[Section]:
         )
         for plot in plots.FIGURES
     ]
-    alone = {key: Section(key, table.heading, None, table) for key, table in found.items()}
-    return [
-        *(alone[key] for key in FIRST if key in alone),
-        *(section for section in drawn if section.drawing or section.table),
-        *(alone[key] for key in LAST if key in alone),
-    ]
+    first, last = (
+        [Section(key, heading, None, found[key]) for key, heading in alone.items() if key in found]
+        for alone in (FIRST, LAST)
+    )
+    return [*first, *(one for one in drawn if one.drawing or one.table), *last]
 
 
 def _stems(studies: Sequence[Study]) -> list[str]:
@@ -186,10 +188,11 @@ def _stems(studies: Sequence[Study]) -> list[str]:
         re.sub(r"[^a-z0-9]+", "-", str(study["study"] or "").lower()).strip("-")[:40] or "study"
         for study in studies
     ]
-    return [
-        name if names.index(name) == index else f"{name}-{names[:index].count(name) + 1}"
-        for index, name in enumerate(names)
-    ]
+    stems: list[str] = []
+    for name in names:
+        numbered = (f"{name}-{number}" for number in count(2))
+        stems.append(next(stem for stem in chain([name], numbered) if stem not in stems))
+    return stems
 
 
 def _folder(out: Path, name: str) -> Path:

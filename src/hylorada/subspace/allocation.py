@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf, prod
 
 import torch
@@ -11,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 from hylorada.subspace.projection import Projection
-from hylorada.subspace.projections import build_projection, check_kind, side_by_side
+from hylorada.subspace.projections import KINDS, build_projection, side_by_side
 
 MODES = ("uniform", "fixed", "learned")
 REST = "rest"  # the group of all that lies outside the stack of layers
@@ -71,12 +71,7 @@ class AllocationSpec:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        if self.mode not in MODES:
-            near = get_close_matches(self.mode, MODES, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SpecError(
-                f"allocation_mode must be one of {', '.join(MODES)}; got {self.mode!r}{hint}"
-            )
+        require_one_of("allocation_mode", self.mode, MODES)
         if self.dim < 1:
             raise SpecError(f"intrinsic_dim must be at least 1; got {self.dim}")
         if not 0.0 < self.ratio < 1.0:
@@ -89,7 +84,7 @@ class AllocationSpec:
                 raise SpecError(f"gate_{name} must be positive and finite; got {value}")
         if self.seed < 0:
             raise SpecError(f"projection_seed must not be negative; got {self.seed}")
-        check_kind(self.projection)
+        require_one_of("projection", self.projection, KINDS)
         if self.mode == "fixed":
             self.split()
 
@@ -106,8 +101,8 @@ class AllocationSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """The slice of coordinates that one layer's gate divides."""
+class Slice:
+    """The coordinates that one layer's gate divides."""
 
     layer: str
     size: int
@@ -119,7 +114,7 @@ class Allocation:
     Attributes:
         layout: The targets in the order of the flat parameters: A's first, then B's.
         projection: From the coordinates of all blocks to the flat parameters.
-        gates: The slices in "learned" mode, in the order of the gates; empty otherwise.
+        slices: The coordinates of each gate in "learned" mode; empty otherwise.
     """
 
     def __init__(self, targets: Sequence[Target], spec: AllocationSpec) -> None:
@@ -130,10 +125,10 @@ class Allocation:
         if spec.mode != "uniform":
             _require_factors(sides, spec.mode)
         self.spec = spec
-        self.gates: tuple[Gate, ...] = ()
+        self.slices: tuple[Slice, ...] = ()
         if spec.mode == "learned":
-            self.gates = _slices(ordered, spec.dim)
-            names = [gate.layer for gate in self.gates]
+            self.slices = _slices(ordered, spec.dim)
+            names = [piece.layer for piece in self.slices]
             for side, members in sides.items():
                 sides[side] = sorted(members, key=lambda target: names.index(target.layer))
         self.layout = (*sides["A"], *sides["B"])
@@ -162,11 +157,11 @@ class Allocation:
         index = self._index(gates.device).to(gates.dtype)
         shares = gates.sigmoid()
         masks, start = [], 0
-        for number, gate in enumerate(self.gates):
-            steep = value / gate.size if self.spec.relative_sharpness else value
-            places = index[start : start + gate.size]
-            masks.append((steep * (shares[number] * gate.size - places)).sigmoid())
-            start += gate.size
+        for number, piece in enumerate(self.slices):
+            steep = value / piece.size if self.spec.relative_sharpness else value
+            places = index[start : start + piece.size]
+            masks.append((steep * (shares[number] * piece.size - places)).sigmoid())
+            start += piece.size
         return torch.cat(masks)
 
     def describe(self) -> list[str]:
@@ -177,7 +172,7 @@ class Allocation:
         if spec.mode == "fixed":
             facts.append(f"split {spec.split()}")
         if spec.mode == "learned":
-            facts += [f"{gate.layer} {gate.size}" for gate in self.gates]
+            facts += [f"{piece.layer} {piece.size}" for piece in self.slices]
             facts.append(f"sharpness {spec.sharpness} relative {spec.relative_sharpness}")
         return [*facts, self.projection.fingerprint()]
 
@@ -193,9 +188,9 @@ class Allocation:
             ]
         else:
             blocks = [
-                (gate.layer, side, self._block_size(gate.layer, side), gate.size)
+                (piece.layer, side, _size(self.layout, piece.layer, side), piece.size)
                 for side in SIDES
-                for gate in self.gates
+                for piece in self.slices
             ]
         return side_by_side(
             [
@@ -206,12 +201,9 @@ class Allocation:
             ]
         )
 
-    def _block_size(self, layer: str, side: str) -> int:
-        return sum(t.size for t in self.layout if t.layer == layer and t.side == side)
-
     def _index(self, device: torch.device) -> Tensor:
         if device not in self._indices:
-            parts = [torch.arange(gate.size, dtype=torch.float32) for gate in self.gates]
+            parts = [torch.arange(piece.size, dtype=torch.float32) for piece in self.slices]
             self._indices[device] = torch.cat(parts).to(device)
         return self._indices[device]
 
@@ -249,17 +241,12 @@ def proportional(weights: Sequence[int], total: int, capacities: Sequence[int]) 
     return tuple(sizes)
 
 
-def _slices(targets: Sequence[Target], dim: int) -> tuple[Gate, ...]:
+def _slices(targets: Sequence[Target], dim: int) -> tuple[Slice, ...]:
     """Return each layer's slice of the coordinates, in proportion to its parameters."""
     layers = list(dict.fromkeys(target.layer for target in targets if target.layer != REST))
     if any(target.layer == REST for target in targets):
         layers.append(REST)
-    sizes = {
-        layer: [
-            sum(t.size for t in targets if t.layer == layer and t.side == side) for side in SIDES
-        ]
-        for layer in layers
-    }
+    sizes = {layer: [_size(targets, layer, side) for side in SIDES] for layer in layers}
     for layer, of_factors in sizes.items():
         if 0 in of_factors:
             raise SpecError(
@@ -270,7 +257,12 @@ def _slices(targets: Sequence[Target], dim: int) -> tuple[Gate, ...]:
     capacities = [min(of_factors) for of_factors in sizes.values()]
     divided = proportional(weights, dim, capacities)
     pairs = zip(layers, divided, strict=True)
-    return tuple(Gate(layer=layer, size=size) for layer, size in pairs)
+    return tuple(Slice(layer=layer, size=size) for layer, size in pairs)
+
+
+def _size(targets: Sequence[Target], layer: str, side: str) -> int:
+    """Return the number of a layer's parameters on one side."""
+    return sum(target.size for target in targets if (target.layer, target.side) == (layer, side))
 
 
 def _require_factors(sides: dict[str, list[Target]], mode: str) -> None:

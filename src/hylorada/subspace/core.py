@@ -44,7 +44,7 @@ class Subspace(nn.Module):
     def __init__(self, allocation: Allocation, initial: Sequence[Tensor] | None = None) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.zeros(allocation.spec.dim))
-        count = len(allocation.gates)
+        count = len(allocation.slices)
         self.gates = nn.Parameter(torch.zeros(count)) if count else None
         self.allocation = allocation
         self.initial = (
@@ -69,7 +69,8 @@ class Subspace(nn.Module):
         if self.gates is None:
             return {}
         values = self.gates.detach().sigmoid().tolist()
-        return {g.layer: value for g, value in zip(self.allocation.gates, values, strict=True)}
+        slices = self.allocation.slices
+        return {piece.layer: value for piece, value in zip(slices, values, strict=True)}
 
     def fingerprint(self, *facts: str) -> str:
         """Return a hash of all that turns the vector into parameters, and of further facts."""

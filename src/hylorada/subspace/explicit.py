@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hylorada.errors import SpecError
 from hylorada.models.bits import BitStream
-from hylorada.subspace.projection import Isometry, Projection, check_sizes
+from hylorada.subspace.projection import Isometry, Projection
 
 LARGEST_DENSE = 1 << 30  # four gigabytes of float32
 
@@ -24,7 +24,6 @@ class Dense(Projection):
     @classmethod
     def draw(cls, full: int, dim: int, stream: BitStream) -> "Dense":
         """Return a matrix of nearly Gaussian entries."""
-        check_sizes(full, dim)
         if full * dim > LARGEST_DENSE:
             raise SpecError(
                 f"a dense projection may hold {LARGEST_DENSE} entries; got {full} x {dim}; "
@@ -54,7 +53,6 @@ class Sparse(Projection):
     @classmethod
     def draw(cls, full: int, dim: int, stream: BitStream) -> "Sparse":
         """Return a matrix with random rows and signs."""
-        check_sizes(full, dim)
         count = max(1, math.isqrt(full))
         edges = np.arange(count + 1, dtype=np.int64) * full // count
         widths = np.broadcast_to(np.diff(edges), (dim, count))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hylorada.models.bits import BitStream
-from hylorada.subspace.projection import Isometry, Projection, check_sizes
+from hylorada.subspace.projection import Isometry, Projection
 
 
 class Fastfood(Projection):
@@ -27,7 +27,6 @@ class Fastfood(Projection):
     @classmethod
     def draw(cls, full: int, dim: int, stream: BitStream) -> "Fastfood":
         """Return blocks of random signs, permutations and near-Gaussian diagonals."""
-        check_sizes(full, dim)
         size = 1 << (dim - 1).bit_length()
         blocks = -(-full // size)
         order = np.stack([stream.permutation(size) for _ in range(blocks)])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hylorada.models.bits import BitStream
-from hylorada.subspace.projection import Projection, check_sizes
+from hylorada.subspace.projection import Projection
 
 
 class Grouped(Projection):
@@ -44,7 +44,6 @@ class Grouped(Projection):
     @classmethod
     def draw(cls, full: int, dim: int, stream: BitStream) -> "Grouped":
         """Return a balanced random grouping."""
-        check_sizes(full, dim)
         index = np.empty(full, dtype=np.int64)
         index[stream.permutation(full)] = np.arange(full) % dim
         return cls(index, dim)

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from hylorada.errors import SpecError
 from hylorada.subspace.allocation import Allocation, AllocationSpec, Target
 from hylorada.subspace.core import Subspace
-from hylorada.subspace.layers import layer_of, layer_stacks
+from hylorada.subspace.stacks import layer_of, layer_stacks
 
 FACTOR = re.compile(r"(?:^|[._])lora_(?:embedding_)?([AB])(?:[._]|$)")
 

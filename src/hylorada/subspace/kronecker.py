@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hylorada.models.bits import BitStream
-from hylorada.subspace.projection import Projection, check_sizes
+from hylorada.subspace.projection import Projection
 
 
 class KroneckerQR(Projection):
@@ -23,7 +23,6 @@ class KroneckerQR(Projection):
     @classmethod
     def draw(cls, full: int, dim: int, stream: BitStream) -> "KroneckerQR":
         """Return a product of random factors."""
-        check_sizes(full, dim)
         inner = math.isqrt(dim)
         left_over = dim - inner**2
         outer = math.isqrt(full - left_over)

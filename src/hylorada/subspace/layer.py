@@ -10,6 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from hylorada.adapters.lora import plus_update
 from hylorada.errors import SpecError
 from hylorada.subspace.allocation import Target
 from hylorada.subspace.config import SubLoRAConfig
@@ -129,9 +130,7 @@ class SubLoRALinear(nn.Module, BaseTunerLayer):
         # The coordinates have one place; a model may be spread over several devices.
         down, up = (factor.to(result.device) for factor in self.factors(adapter, result.dtype))
         inner = nn.functional.linear(self.sublora_dropout[adapter](x.to(result.dtype)), down)
-        flat = result.reshape(-1, result.shape[-1])
-        rows = inner.reshape(-1, inner.shape[-1])
-        return torch.addmm(flat, rows, up.t(), alpha=self.scaling[adapter]).view(result.shape)
+        return plus_update(result, inner, up, self.scaling[adapter])
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the layer's parameters and, while they carry gradients, the generated factors.

@@ -1,8 +1,6 @@
 """`SubLoRAModel`: the PEFT method. Vector and gates live once, on the tuner."""
 
-import copy
 import math
-from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,16 +8,18 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from hylorada.adapters.config import check_rank
 from hylorada.adapters.registration import register
 from hylorada.adapters.tuner_state import StatefulTuner
 from hylorada.errors import CheckpointError, SpecError, UnsupportedModelError
 from hylorada.models.anatomy import attention_projections, find_decoder
 from hylorada.models.bits import BitStream
+from hylorada.names import known
 from hylorada.subspace.allocation import Allocation
 from hylorada.subspace.config import PEFT_TYPE, SubLoRAConfig
 from hylorada.subspace.core import Subspace
 from hylorada.subspace.layer import SubLoRALinear, is_fused
-from hylorada.subspace.layers import layer_of, layer_stacks
+from hylorada.subspace.stacks import layer_of, layer_stacks
 
 
 class SubLoRAModel(StatefulTuner):
@@ -43,41 +43,9 @@ class SubLoRAModel(StatefulTuner):
     def subspace(self, adapter_name: str = "default") -> Subspace:
         """Return what an adapter trains: its `vector` and, in learned mode, its `gates`."""
         spaces = self._spaces()
-        if adapter_name not in spaces:
-            raise SpecError(f"no adapter {adapter_name!r} in the model; it has {', '.join(spaces)}")
-        return spaces[adapter_name]
-
-    def sublora_layers(self, adapter_name: str) -> Iterator[tuple[str, SubLoRALinear]]:
-        """Yield the name and the layer of every module the adapter acts on."""
-        for name, module in self.model.named_modules():
-            if isinstance(module, SubLoRALinear) and adapter_name in module.parts:
-                yield name, module
+        return spaces[known(adapter_name, spaces, "adapter")]
 
     # Injection
-
-    def inject_adapter(
-        self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
-    ) -> None:
-        """Add an adapter: the layers first, then the subspace over all of them.
-
-        An adapter that is refused leaves the model as it was.
-        """
-        if "sublora_subspace" not in self._modules:
-            self.sublora_subspace = nn.ModuleDict()
-        # A fingerprint is filled in; the caller's configuration may serve another model.
-        self.peft_config[adapter_name] = copy.copy(self.peft_config[adapter_name])
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        try:
-            super().inject_adapter(model, adapter_name, *args, **kwargs)
-            self._add_subspace(adapter_name)
-        except ValueError:  # a setting, a checkpoint, or PEFT's own refusal
-            self._withdraw(adapter_name)
-            for parameter in trained:
-                parameter.requires_grad_()
-            raise
-        self._attach()
-        config = self.peft_config[adapter_name]
-        self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
 
     def _prepare_adapter_config(
         self, peft_config: SubLoRAConfig, model_config: dict[str, Any]
@@ -113,9 +81,9 @@ class SubLoRAModel(StatefulTuner):
             self._replace_module(parent, target_name, layer, target)
         layer.add(adapter_name, peft_config)
 
-    def _add_subspace(self, adapter_name: str) -> None:
+    def _add_state(self, adapter_name: str) -> None:
         config = self.peft_config[adapter_name]
-        layers = [layer for _, layer in self.sublora_layers(adapter_name)]
+        layers = self._layers_of(adapter_name)
         self._check_layers(config, layers)
         stacks = layer_stacks(self.model)
         targets = [
@@ -139,30 +107,18 @@ class SubLoRAModel(StatefulTuner):
 
     def _check_layers(self, config: SubLoRAConfig, layers: list[SubLoRALinear]) -> None:
         for layer in layers:
-            smaller = min(layer.in_features, layer.out_features)
-            if config.r > smaller:
-                raise SpecError(
-                    f"r must not exceed the smaller side, {smaller}, of {layer.key}; got {config.r}"
-                )
+            check_rank(config.r, layer.in_features, layer.out_features, layer.key)
         if config.fused_parts and not any(is_fused(layer.get_base_layer()) for layer in layers):
             raise SpecError(
                 f"fused_parts {config.fused_parts!r} needs a layer that computes q, k and v side "
                 "by side, such as GPT-2's c_attn, among the targets; set it to None"
             )
 
-    def _withdraw(self, adapter_name: str) -> None:
-        if list(self.peft_config) == [adapter_name]:
-            self._unload_and_optionally_merge(merge=False, progressbar=False)
-        else:
-            self.delete_adapter(adapter_name)
-
     # Passes: the factors are generated at the start of each, before any compiled block reads them
 
     def _attach(self) -> None:
         self._detach()
-        self.adapted = {
-            name: [part for _, part in self.sublora_layers(name)] for name in self._spaces()
-        }
+        self.adapted = {name: self._layers_of(name) for name in self._spaces()}
         owners = {id(owner): owner for owner in (self.model, self._decoder())}
         for owner in owners.values():
             self.handles.append(owner.register_forward_pre_hook(self._begin))
@@ -183,31 +139,6 @@ class SubLoRAModel(StatefulTuner):
             if name in self.sublora_subspace and self.subspace(name).prepare():
                 for layer in self.adapted[name]:
                     layer.prepare(name)
-
-    # Switching
-
-    def set_adapter(self, adapter_name: str | list[str], inference_mode: bool = False) -> None:
-        """Activate one or several adapters."""
-        super().set_adapter(adapter_name, inference_mode=inference_mode)
-        active = [adapter_name] if isinstance(adapter_name, str) else list(adapter_name)
-        for name, subspace in self._spaces().items():
-            subspace.requires_grad_(name in active and not inference_mode)
-
-    def set_requires_grad(self, adapter_names: str | list[str], requires_grad: bool = True) -> None:
-        """Enable or disable gradients of the named adapters."""
-        super().set_requires_grad(adapter_names, requires_grad)
-        names = [adapter_names] if isinstance(adapter_names, str) else adapter_names
-        for name, subspace in self._spaces().items():
-            if name in names:
-                subspace.requires_grad_(requires_grad)
-
-    def delete_adapter(self, adapter_name: str) -> None:
-        """Remove an adapter with all it trained."""
-        super().delete_adapter(adapter_name)
-        if adapter_name in self.sublora_subspace:
-            del self.sublora_subspace[adapter_name]
-        self._attach()
-        self.set_adapter(self.active_adapters)
 
     def _spaces(self) -> dict[str, Subspace]:
         return {name: cast(Subspace, state) for name, state in self._states().items()}
@@ -231,22 +162,20 @@ class SubLoRAModel(StatefulTuner):
         safe_merge: bool = False,
         adapter_names: list[str] | None = None,
     ) -> nn.Module:
-        untied = [layer for _, layer in self._all_layers() if layer.is_tied]
-        if merge and untied:
+        if merge:
+            self.merge_adapter(adapter_names, safe_merge)
+        if any(layer.set_aside for layer in self._layers()):
             # The merged head has a weight of its own, and a saved model must say so.
             self.model.config.tie_word_embeddings = False
-        model: nn.Module = super()._unload_and_optionally_merge(
-            merge, progressbar, safe_merge, adapter_names
-        )
-        self._detach()
-        return model
+        return super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
 
     # Anatomy
 
-    def _all_layers(self) -> Iterator[tuple[str, SubLoRALinear]]:
-        for name, module in self.model.named_modules():
-            if isinstance(module, SubLoRALinear):
-                yield name, module
+    def _layers(self) -> list[SubLoRALinear]:
+        return [module for module in self.model.modules() if isinstance(module, SubLoRALinear)]
+
+    def _layers_of(self, adapter_name: str) -> list[SubLoRALinear]:
+        return [layer for layer in self._layers() if adapter_name in layer.parts]
 
     def _head(self) -> nn.Module | None:
         head = getattr(self.model, "get_output_embeddings", lambda: None)()

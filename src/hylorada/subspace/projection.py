@@ -11,8 +11,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hylorada.errors import SpecError
-
 # Coarse enough that the last bits of a matrix factorisation, which libraries round differently,
 # do not change a fingerprint.
 ROUNDING = 2**12
@@ -37,7 +35,6 @@ class Projection(ABC):
     isometry: Isometry = "exact"
 
     def __init__(self, full: int, dim: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        check_sizes(full, dim)
         self.full = full
         self.dim = dim
         self.tensors = {
@@ -89,17 +86,6 @@ class Projection(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_places": {}}
-
-
-def check_sizes(full: int, dim: int) -> None:
-    """Raise `SpecError` unless `dim` coordinates can move `full` parameters independently."""
-    if dim < 1:
-        raise SpecError(f"a projection needs at least one coordinate; got {dim}")
-    if dim > full:
-        raise SpecError(
-            f"coordinates must not exceed the {full} parameters they move; got {dim}; "
-            "lower intrinsic_dim, or adapt more modules"
-        )
 
 
 class _Apply(torch.autograd.Function):

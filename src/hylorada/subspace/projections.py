@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 
 from hylorada.errors import SpecError
 from hylorada.models.bits import BitStream
+from hylorada.names import require_one_of
 from hylorada.subspace.explicit import Dense, Sparse
 from hylorada.subspace.fastfood import Fastfood
 from hylorada.subspace.grouped import Grouped
@@ -33,16 +33,15 @@ def build_projection(
         name: The tensor or group of tensors; each has a stream of its own.
         factor: "A", "B" or another word for the side of the update.
     """
-    check_kind(kind)
+    require_one_of("projection", kind, KINDS)
+    if dim < 1:
+        raise SpecError(f"a projection needs at least one coordinate; got {dim}")
+    if dim > full:
+        raise SpecError(
+            f"coordinates must not exceed the {full} parameters they move; got {dim}; "
+            "lower intrinsic_dim, or adapt more modules"
+        )
     return DRAWN[kind].draw(full, dim, BitStream(seed, "projection", kind, name, factor))
-
-
-def check_kind(kind: str) -> None:
-    """Raise `SpecError` unless there is a projection of this name."""
-    if kind not in DRAWN:
-        near = get_close_matches(kind, KINDS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise SpecError(f"projection must be one of {', '.join(KINDS)}; got {kind!r}{hint}")
 
 
 def side_by_side(blocks: Sequence[Projection]) -> Projection:

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hylorada.errors import SpecError
+from hylorada.files import write_atomically
 from hylorada.subspace.core import Subspace
 from hylorada.subspace.model import SubLoRAModel
 
@@ -71,7 +72,7 @@ class SubspaceTrace(TrainerCallback):
         if state.is_world_process_zero:
             kept = [line for line in self._lines() if line["step"] <= state.global_step]
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -111,8 +112,10 @@ class SubspaceTrace(TrainerCallback):
         return step == 1 or step % self.every == 0
 
     def _lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what was written, but for half a line that a killed process may have left."""
         if self.path.is_file():
-            yield from (json.loads(line) for line in self.path.read_text().splitlines())
+            lines = self.path.read_text().splitlines(keepends=True)
+            yield from (json.loads(line) for line in lines if line.endswith("\n"))
 
 
 class GateAnnealing(TrainerCallback):

@@ -4,7 +4,7 @@ Items are dictionaries of long tensors, as `transformers.Trainer` takes them. A 
 neither trained on nor scored; models shift labels by one themselves.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -36,6 +36,11 @@ class PackedBlocks(Dataset[Item]):
     ) -> None:
         _require_length(length)
         available = len(store.tokens) // length
+        if not available:
+            raise SpecError(
+                f"length must not exceed the {len(store.tokens)} tokens of the text; got {length}; "
+                f"shorten it or give more text"
+            )
         wanted = available if count is None else count
         if not 1 <= wanted <= available:
             raise SpecError(
@@ -65,12 +70,11 @@ class PaddedDocuments(Dataset[Item]):
     Documents of fewer than two tokens predict nothing and are left out.
     """
 
-    def __init__(self, store: TokenStore, length: int, *, count: int | None = None) -> None:
+    def __init__(self, store: TokenStore, length: int) -> None:
         _require_length(length)
-        usable = np.flatnonzero(np.diff(store.offsets) >= 2)[:count]
-        if not usable.size:
+        self.indices = np.flatnonzero(np.diff(store.offsets) >= 2)
+        if not self.indices.size:
             raise SpecError("there is no document of at least two tokens; check the text")
-        self.indices = usable
         self.store = store
         self.length = length
 
@@ -120,24 +124,20 @@ class PackedDocuments(Dataset[Item]):
         }
 
 
-def pad_documents(items: Sequence[Item], *, pad_token_id: int, side: str = "right") -> Item:
-    """Return one batch of items of different lengths, with labels -100 and mask 0 on padding.
+def pad_documents(items: Sequence[Item], *, pad_token_id: int) -> Item:
+    """Return items as long as the longest, with labels -100 and mask 0 on the padding behind them.
 
     Args:
         items: What `PaddedDocuments` or `PackedBlocks` gave.
         pad_token_id: Stands in the padding; the mask hides it, whatever it is.
-        side: "right" or "left".
     """
-    if side not in ("right", "left"):
-        raise SpecError(f"side must be 'right' or 'left'; got {side!r}")
     longest = max(len(item["input_ids"]) for item in items)
     fill = {"input_ids": pad_token_id, "labels": IGNORED, "attention_mask": 0}
     columns: dict[str, list[Tensor]] = {}
     for item in items:
         for name, values in {**item, "attention_mask": torch.ones_like(item["labels"])}.items():
             padding = values.new_full((longest - len(values),), fill[name])
-            parts = (values, padding) if side == "right" else (padding, values)
-            columns.setdefault(name, []).append(torch.cat(parts))
+            columns.setdefault(name, []).append(torch.cat([values, padding]))
     return {name: torch.stack(rows) for name, rows in columns.items()}
 
 
@@ -158,7 +158,7 @@ def _long(tokens: np.ndarray) -> Int64[Tensor, " time"]:
     return torch.from_numpy(tokens.astype(np.int64))
 
 
-def _pieces(store: TokenStore, length: int) -> Iterable[tuple[int, int]]:
+def _pieces(store: TokenStore, length: int) -> Iterator[tuple[int, int]]:
     """Yield start and stop of every document, cut where it exceeds a row."""
     for start, stop in zip(store.offsets[:-1].tolist(), store.offsets[1:].tolist(), strict=True):
         for first in range(start, stop, length):

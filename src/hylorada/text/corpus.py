@@ -4,36 +4,26 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 
 from hylorada.errors import SpecError
-from hylorada.text.hub import hub_rows, looks_like_hub_name
+from hylorada.files import embedded
+from hylorada.names import hint, require_no_path, require_one_of
+from hylorada.text.hub import SPLITS, hub_rows, looks_like_hub_name
 from hylorada.text.readers import (
     PLAIN,
     Row,
     kind_of,
     plain_lines,
     plain_text,
-    reader_of,
     row_identifier,
     row_text,
+    rows_of,
 )
 
-SPLITS = ("train", "valid", "test")
 EVERYTHING = "all"
 EMBEDDED = ("sotu",)
 LINES = ("auto", "keep", "double", "drop_blank", "documents")
-SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "valid": "valid",
-    "validation": "valid",
-    "val": "valid",
-    "dev": "valid",
-    "test": "test",
-}
 # Files beside a corpus that are about it and not part of it.
 ABOUT = ("readme", "license", "licence", "notice", "provenance", "commit", "changelog")
 # Of 256 values of the first byte of a document's hash: the first tenth is test, the next valid.
@@ -62,8 +52,8 @@ class TextSpec:
             strips the newline of blank rows and joins all rows by two newlines, as perplexities on
             WikiText are published; "drop_blank" leaves out blank lines; "documents" makes each
             line that is not blank a document of its own, and so streams. "auto" is "double" for
-            WikiText (`wiki.*.raw`, `wiki.*.tokens`, hub names ending in wikitext) and "keep"
-            elsewhere.
+            WikiText (`wiki.*.raw`, `wiki.*.tokens`, hub names that begin with wikitext after their
+            owner) and "keep" elsewhere.
         replace: Strings to replace in every text, such as {"<unk>": "unk"} for tokenised WikiText.
     """
 
@@ -72,8 +62,7 @@ class TextSpec:
     replace: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.lines not in LINES:
-            raise SpecError(f"lines must be one of {', '.join(LINES)}; got {self.lines!r}")
+        require_one_of("lines", self.lines, LINES)
         if "" in self.replace:
             raise SpecError(
                 "replace must not have an empty string to look for; leave that entry out"
@@ -99,23 +88,25 @@ def documents(source: str | Path, split: str, spec: TextSpec | None = None) -> I
         spec: How rows and lines become documents.
     """
     spec = spec or TextSpec()
-    if split not in (*SPLITS, EVERYTHING):
-        raise SpecError(f"split must be one of {', '.join(SPLITS)} or all; got {split!r}")
+    require_one_of("split", split, (*SPLITS, EVERYTHING))
     if str(source) in EMBEDDED:
         return _of_split(_file_documents(embedded_file(str(source)), spec), split, str(source))
     path = Path(source).expanduser()
     if path.is_dir():
         return _folder_documents(path, split, spec)
     if path.is_file():
+        if kind_of(path) is None:
+            raise SpecError(f"{path} has a suffix that is not read; give {ACCEPTED}")
         return _named_or_hashed([path], split, spec, path)
     if isinstance(source, str) and looks_like_hub_name(source):
+        require_no_path(source.partition(":")[0], ACCEPTED)
         return _hub_documents(source, split, spec)
-    raise SpecError(f"no text at {str(source)!r}; {_nearest(str(source))}give {ACCEPTED}")
+    raise SpecError(f"no text at {str(source)!r}; {hint(str(source), EMBEDDED)}give {ACCEPTED}")
 
 
 def embedded_file(name: str) -> Path:
     """Return where an embedded corpus lies."""
-    return Path(str(files("hylorada"))) / "data" / name / f"{name}.jsonl.xz"
+    return embedded(name) / f"{name}.jsonl.xz"
 
 
 def hashed_split(text: str) -> str:
@@ -129,10 +120,10 @@ def hashed_split(text: str) -> str:
 def named_split(path: Path) -> str | None:
     """Return the split that a file's name holds as a word, or None; two are an error."""
     words = re.split(r"[^a-z]+", path.name.lower())
-    found = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    found = [split for split, names in SPLITS.items() if set(names) & set(words)]
     if len(found) > 1:
         raise SpecError(f"{path.name} names {len(found)} splits; keep one of {', '.join(SPLITS)}")
-    return found.pop() if found else None
+    return found[0] if found else None
 
 
 def _folder_documents(folder: Path, split: str, spec: TextSpec) -> Iterator[Document]:
@@ -150,9 +141,6 @@ def _folder_documents(folder: Path, split: str, spec: TextSpec) -> Iterator[Docu
 def _named_or_hashed(
     paths: list[Path], split: str, spec: TextSpec, source: Path
 ) -> Iterator[Document]:
-    for path in paths:
-        if kind_of(path) is None:
-            raise SpecError(f"{path} has a suffix that is not read; give {ACCEPTED}")
     splits = {path: named_split(path) for path in paths}
     if split == EVERYTHING:
         return _files_documents(paths, spec)
@@ -186,11 +174,10 @@ def _files_documents(paths: Iterable[Path], spec: TextSpec) -> Iterator[Document
 
 
 def _file_documents(path: Path, spec: TextSpec) -> Iterator[Document]:
-    kind = kind_of(path)
-    if kind in PLAIN:
+    if kind_of(path) in PLAIN:
         yield from _plain_documents(path, spec)
-    elif kind is not None:
-        yield from _row_documents(reader_of(kind)(path), path.name, spec)
+    else:
+        yield from _row_documents(rows_of(path), path.name, spec)
 
 
 def _plain_documents(path: Path, spec: TextSpec) -> Iterator[Document]:
@@ -215,7 +202,7 @@ def _row_documents(rows: Iterable[Row], name: str, spec: TextSpec) -> Iterator[D
 
 
 def _hub_documents(source: str, split: str, spec: TextSpec) -> Iterator[Document]:
-    rows, has_split = hub_rows(source, split, hint=_nearest(source))
+    rows, has_split = hub_rows(source, split, repair=hint(source, EMBEDDED))
     is_wikitext = source.split(":")[0].split("/")[-1].startswith("wikitext")
     rule = _resolved(spec.lines, is_wikitext)
     found = _row_documents(rows, source, spec)
@@ -239,8 +226,3 @@ def _resolved(lines: str, is_wikitext: bool) -> str:
     if lines != "auto":
         return lines
     return "double" if is_wikitext else "keep"
-
-
-def _nearest(source: str) -> str:
-    near = get_close_matches(source, EMBEDDED, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from hylorada.errors import SpecError
 from hylorada.text.readers import Row
 
-HUB_SPLITS = {
-    "train": ("train",),
+# The splits, and what files and datasets call them.
+SPLITS = {
+    "train": ("train", "training"),
     "valid": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
@@ -18,7 +19,7 @@ def looks_like_hub_name(source: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(:[\w.-]+)?", source) is not None
 
 
-def hub_rows(source: str, split: str, *, hint: str = "") -> tuple[Iterable[Row], bool]:
+def hub_rows(source: str, split: str, *, repair: str = "") -> tuple[Iterable[Row], bool]:
     """Return the rows of a split, and whether the dataset itself names that split.
 
     A dataset that has only a train split returns its rows with False: the caller divides them.
@@ -26,7 +27,7 @@ def hub_rows(source: str, split: str, *, hint: str = "") -> tuple[Iterable[Row],
     Args:
         source: owner/name, or owner/name:config.
         split: "train", "valid", "test" or "all".
-        hint: A likely repair to show when the name cannot be loaded.
+        repair: A likely repair to show when the name cannot be loaded.
     """
     import datasets  # slow to import, and only hub names need it
 
@@ -43,7 +44,7 @@ def hub_rows(source: str, split: str, *, hint: str = "") -> tuple[Iterable[Row],
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise SpecError(
-            f"{source!r} is no file or folder here and could not be read from the hub; {hint}"
+            f"{source!r} is no file or folder here and could not be read from the hub; {repair}"
             f"check the name and the network ({type(error).__name__}: {reason})"
         ) from error
     rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
@@ -53,7 +54,7 @@ def hub_rows(source: str, split: str, *, hint: str = "") -> tuple[Iterable[Row],
 def _chosen_splits(named: list[str], split: str, source: str) -> list[str]:
     if split == "all" or len(named) == 1:
         return named
-    for candidate in HUB_SPLITS[split]:
+    for candidate in SPLITS[split]:
         if candidate in named:
             return [candidate]
     raise SpecError(f"{source} has no {split} split; it has {', '.join(named)}")

@@ -3,15 +3,15 @@
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from io import TextIOWrapper
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hylorada.errors import SpecError
 
 Row = Mapping[str, Any]
-Reader = Callable[[Path], Iterator[Row]]
 
 PLAIN = (".txt", ".raw", ".tokens", ".text", ".md", ".rst")
 JSON_LINES = (".jsonl", ".ndjson")
@@ -30,32 +30,28 @@ def kind_of(path: Path) -> str | None:
     return suffixes[-1] if suffixes and suffixes[-1] in known else None
 
 
-def open_text(path: Path) -> TextIOWrapper:
-    """Return the file opened for reading as UTF-8, unpacked if needed, its line ends untouched."""
-    match path.suffix.lower():
-        case ".gz":
-            return gzip.open(path, "rt", encoding="utf-8", newline="")
-        case ".xz":
-            return lzma.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
-
-
 def plain_text(path: Path) -> str:
     """Return the whole of a plain text file."""
-    try:
-        with open_text(path) as file:
-            return file.read()
-    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise SpecError(f"{path} must be UTF-8 text; {error}") from error
+    with _opened(path) as file:
+        return file.read()
 
 
 def plain_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a plain text file, without their line ends."""
+    with _opened(path) as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """Open a file for reading as UTF-8, unpacked if needed, its line ends untouched."""
+    openers: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
+    opener = openers.get(path.suffix.lower(), open)
     try:
-        with open_text(path) as file:
-            for line in file:
-                yield line.rstrip("\r\n")
-    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        with opener(path, "rt", encoding="utf-8", newline="") as file:
+            yield file
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise SpecError(f"{path} must be UTF-8 text; {error}") from error
 
 
@@ -80,17 +76,18 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a parquet file, a thousand in memory at a time."""
     import pyarrow.parquet  # slow to import, and only parquet needs it
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1000):
+    with path.open("rb") as file:
+        try:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1000):
                 yield from batch.to_pylist()
-    except pyarrow.ArrowInvalid as error:
-        raise SpecError(f"{path} is no parquet file: {error}") from error
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SpecError(f"{path} must be an intact parquet file; {reason}") from error
 
 
-def reader_of(kind: str) -> Reader:
-    """Return the reader of rows for a suffix that `kind_of` gave."""
-    return parquet_rows if kind in PARQUET else json_rows
+def rows_of(path: Path) -> Iterator[Row]:
+    """Return the rows of a file that is not plain text."""
+    return parquet_rows(path) if kind_of(path) in PARQUET else json_rows(path)
 
 
 def text_field_name(row: Row, wanted: str | None, where: str) -> str:
@@ -124,6 +121,10 @@ def row_text(row: Row, wanted: str | None, where: str) -> str:
     value = row[name]
     if not isinstance(value, str):
         raise SpecError(f"field {name!r} of {where} must be text; got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a pair, which JSON can escape and UTF-8 not hold
+        raise SpecError(f"field {name!r} of {where} must be Unicode text; {error}") from error
     return value
 
 

@@ -7,7 +7,6 @@ or has changed. The folder itself appears at the end, by one rename.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import PreTrainedTokenizerBase
 
 from hylorada.errors import SpecError
+from hylorada.files import flush
+from hylorada.names import require_one_of
 from hylorada.text.corpus import Document
 from hylorada.text.store import (
     BYTE_COUNTS,
@@ -28,10 +29,7 @@ from hylorada.text.store import (
     TEXT_HASHES,
     TOKENS,
     TokenStore,
-    require_disjoint,
 )
-
-__all__ = ["TokenStore", "require_disjoint", "tokenise", "tokenizer_fingerprint"]
 
 BOUNDARIES = ("auto", "eos", "bos", "none")
 SHARDS = "shards"
@@ -79,13 +77,11 @@ def tokenise(
     shards: list[Path] = []
     with _Report(progress, folder.name) as report:
         for number, shard in enumerate(_shards(documents, shard_bytes)):
-            digests = b"".join(hashlib.sha256(one.text.encode()).digest() for one in shard)
-            key = hashlib.sha256(encoding.fingerprint.encode() + digests).hexdigest()
-            total.update(digests)
+            digests = [hashlib.sha256(document.text.encode()).digest() for document in shard]
+            total.update(b"".join(digests))
             if finished is None:
                 path = work / SHARDS / f"{number:06d}.npz"
-                if _stored_key(path) != key:
-                    _write_shard(path, shard, key, encoding)
+                _keep_shard(path, shard, digests, encoding)
                 shards.append(path)
             report.advance(shard)
     fingerprint = total.hexdigest()[:32]
@@ -100,6 +96,7 @@ def tokenise(
         raise SpecError("there are no documents to tokenise; check the source and the split")
     _finish(shards, work, encoding, fingerprint)
     work.replace(folder)
+    flush(folder.parent)
     shutil.rmtree(folder / SHARDS)
     return TokenStore.open(folder)
 
@@ -117,8 +114,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _encoding(tokenizer: PreTrainedTokenizerBase, boundary: str) -> _Encoding:
-    if boundary not in BOUNDARIES:
-        raise SpecError(f"boundary must be one of {', '.join(BOUNDARIES)}; got {boundary!r}")
+    require_one_of("boundary", boundary, BOUNDARIES)
     if boundary == "auto":
         boundary = "none" if tokenizer.eos_token_id is None else "eos"
     token = {"eos": tokenizer.eos_token_id, "bos": tokenizer.bos_token_id}.get(boundary)
@@ -144,20 +140,19 @@ def _shards(documents: Iterable[Document], shard_bytes: int) -> Iterator[list[Do
         yield shard
 
 
-def _stored_key(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with np.load(path) as stored:
-        return str(stored["key"])
-
-
-def _write_shard(path: Path, shard: list[Document], key: str, encoding: _Encoding) -> None:
+def _keep_shard(
+    path: Path, shard: list[Document], digests: list[bytes], encoding: _Encoding
+) -> None:
+    """Tokenise a shard into its file, unless the file already holds this text."""
+    key = hashlib.sha256(encoding.fingerprint.encode() + b"".join(digests)).hexdigest()
+    if _stored_key(path) == key:
+        return
     texts = [document.text for document in shard]
     encoded = encoding.tokenizer(
         texts, add_special_tokens=False, return_attention_mask=False, verbose=False
     )["input_ids"]
     rows = [(*encoding.before, *row, *encoding.after) for row in encoded]
-    hashes = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
+    hashes = b"".join(digest[:8] for digest in digests)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".writing")
     with unfinished.open("wb") as file:
@@ -166,16 +161,22 @@ def _write_shard(path: Path, shard: list[Document], key: str, encoding: _Encodin
             tokens=np.concatenate([np.array(row, dtype=encoding.dtype) for row in rows]),
             lengths=np.array([len(row) for row in rows], dtype=np.int64),
             byte_counts=np.array([len(text.encode()) for text in texts], dtype=np.int64),
-            text_hashes=np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64),
+            text_hashes=np.frombuffer(hashes, dtype=">u8").astype(np.uint64),
             key=np.array(key),
         )
-        file.flush()
-        os.fsync(file.fileno())
+    flush(unfinished)
     unfinished.replace(path)
 
 
+def _stored_key(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with np.load(path) as stored:
+        return str(stored["key"])
+
+
 def _finish(shards: list[Path], work: Path, encoding: _Encoding, fingerprint: str) -> None:
-    """Write the store's files beside the shards; the meta file last."""
+    """Write the store's files beside the shards, and force them to disk."""
     lengths, byte_counts, hashes = [], [], []
     with (work / TOKENS).open("wb") as file:
         for path in shards:
@@ -184,10 +185,9 @@ def _finish(shards: list[Path], work: Path, encoding: _Encoding, fingerprint: st
                 lengths.append(shard["lengths"])
                 byte_counts.append(shard["byte_counts"])
                 hashes.append(shard["text_hashes"])
-        file.flush()
-        os.fsync(file.fileno())
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
     if offsets[-1] == 0:
+        shutil.rmtree(work)
         raise SpecError(f"the {len(offsets) - 1} documents hold no token; check the text field")
     np.save(work / OFFSETS, offsets)
     np.save(work / BYTE_COUNTS, np.concatenate(byte_counts))
@@ -205,6 +205,8 @@ def _finish(shards: list[Path], work: Path, encoding: _Encoding, fingerprint: st
         "fingerprint": fingerprint,
     }
     (work / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    for name in (TOKENS, OFFSETS, BYTE_COUNTS, TEXT_HASHES, META):
+        flush(work / name)
 
 
 class _Report:

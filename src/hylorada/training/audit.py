@@ -106,7 +106,7 @@ class AuditReport:
 
 
 class TrainingAudit:
-    """Watch the trainable parameters of a model from `snapshot` to `finish`.
+    """Watch the trainable parameters of a model from `start` to `finish`.
 
     Gradients are seen by hooks that fire once a gradient has been accumulated, so gradient
     accumulation and `zero_grad` hide nothing; a hook goes away once it has seen one. A parameter
@@ -129,12 +129,9 @@ class TrainingAudit:
         self._handles: dict[str, RemovableHandle] = {}
         self._stepping: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def snapshot(self) -> None:
-        """Remember the present values: small tensors as copies on the CPU, large ones by digest."""
+    def start(self) -> None:
+        """Remember the present values, and attach hooks that note gradients and lost updates."""
         self._before = {name: _imprint(p) for name, p in self._parameters.items()}
-
-    def observe_gradients(self) -> None:
-        """Attach the hooks that note gradients and updates lost to rounding."""
         for name, parameter in self._parameters.items():
             if name not in self._received:
                 self._watch(name, parameter)
@@ -143,7 +140,10 @@ class TrainingAudit:
 
     def finish(self) -> AuditReport:
         """Remove every hook, fill the report and return it."""
-        self.detach()
+        self._settle()
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
         self.report.records = [
             ParameterRecord(
                 name=name,
@@ -156,13 +156,6 @@ class TrainingAudit:
             for name, parameter in self._parameters.items()
         ]
         return self.report
-
-    def detach(self) -> None:
-        """Bring the notes up to date and remove every hook."""
-        self._settle()
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was seen so far, for a run that continues in another process."""
@@ -237,8 +230,7 @@ class TrainingAudit:
 def audit(model: nn.Module, optimizer: Optimizer) -> Iterator[AuditReport]:
     """Watch the steps taken inside the block and yield the report, complete at its end."""
     watch = TrainingAudit(model, optimizer)
-    watch.snapshot()
-    watch.observe_gradients()
+    watch.start()
     try:
         yield watch.report
     finally:
@@ -248,12 +240,10 @@ def audit(model: nn.Module, optimizer: Optimizer) -> Iterator[AuditReport]:
 class AuditCallback(TrainerCallback):
     """Audit a `transformers.Trainer`; at its end raise if a parameter did not train.
 
-    Args:
-        strict: Whether to raise; otherwise, and after too few steps to tell, the log says it.
+    After too few steps to tell the log says it.
     """
 
-    def __init__(self, *, strict: bool = True) -> None:
-        self.strict = strict
+    def __init__(self) -> None:
         self.watch: TrainingAudit | None = None
         self.earlier: Mapping[str, Any] | None = None
 
@@ -273,8 +263,7 @@ class AuditCallback(TrainerCallback):
         self.watch = TrainingAudit(kwargs["model"], kwargs["optimizer"])
         if self.earlier is not None:
             self.watch.load_state_dict(self.earlier)
-        self.watch.snapshot()
-        self.watch.observe_gradients()
+        self.watch.start()
 
     def on_train_end(
         self,
@@ -283,10 +272,10 @@ class AuditCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Fill the report, and raise if it names offenders and the audit is strict."""
+        """Fill the report, and raise if it names offenders."""
         assert self.watch is not None
         report = self.watch.finish()
-        if self.strict and report.steps >= FEWEST_STEPS:
+        if report.steps >= FEWEST_STEPS:
             report.raise_if_untrained()
         elif report.offenders:
             logger.warning("after %d steps %s", report.steps, report.verdict)

@@ -10,9 +10,11 @@ from hylorada.models.anatomy import find_decoder
 
 @contextmanager
 def compiled_blocks(model: nn.Module, *, backend: str = "inductor") -> Iterator[None]:
-    """Compile each block of a model inside the block of code; equal ones share a compilation.
+    """Compile each block of a model inside the block of code.
 
-    What lies between them, such as the generation of a subspace's factors, stays as it is.
+    Blocks that differ in their weights alone share a compilation. A position bias tells them apart:
+    each is then compiled for itself, as far as torch's `recompile_limit` goes. What lies between
+    blocks, such as the generation of a subspace's factors, stays as it is.
     """
     blocks = find_decoder(model).layers
     for block in blocks:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hylorada.errors import RunError
+from hylorada.errors import RunError, SpecError
 from hylorada.files import written_atomically
 from hylorada.seeds import generator
 from hylorada.training.audit import AuditCallback
@@ -59,7 +59,7 @@ class AdapterTrainer(Trainer):
         *,
         training: TrainingSpec,
         optimisation: OptimisationSpec,
-        train_data: Dataset[Any],
+        train_data: Dataset[Any] | None,
         valid_data: Dataset[Any] | None,
         collate: Collate,
         callbacks: Sequence[TrainerCallback],
@@ -70,14 +70,7 @@ class AdapterTrainer(Trainer):
         self.best: dict[str, Tensor] = {}
         self.resumed: dict[str, Any] | None = None
         self._last_finite = math.nan
-        self._order = DealtBatches(
-            len(cast(Sized, train_data)),
-            training.batch_size,
-            accumulation=training.accumulation,
-            seed=training.seed,
-            process=arguments.process_index,
-            processes=arguments.world_size,
-        )
+        self._order = None if train_data is None else self._dealt(train_data, arguments)
         super().__init__(
             model,
             arguments,
@@ -91,6 +84,16 @@ class AdapterTrainer(Trainer):
         self._loss_shifts_labels = True
 
     # Data
+
+    def _dealt(self, data: Dataset[Any], arguments: TrainingArguments) -> DealtBatches:
+        return DealtBatches(
+            len(cast(Sized, data)),
+            self.training_spec.batch_size,
+            accumulation=self.training_spec.accumulation,
+            seed=self.training_spec.seed,
+            process=arguments.process_index,
+            processes=arguments.world_size,
+        )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return this process's micro-batches."""
@@ -112,7 +115,7 @@ class AdapterTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Return AdamW with a group per component."""
         if self.optimizer is None:
-            design = landmark_design(self.model)
+            design = _landmark_design(self.model)
             self.optimizer = build_optimizer(self.model, self.optimisation_spec, design)
         return self.optimizer
 
@@ -193,6 +196,8 @@ class AdapterTrainer(Trainer):
             self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         self.model.train(was_training)
         nats, tokens = self.accelerator.reduce(sums, "sum").tolist()
+        if tokens == 0:
+            raise SpecError("validation data must have a token to predict; all are ignored")
         metrics = {f"{metric_key_prefix}_loss": nats / tokens}
         metrics[f"{metric_key_prefix}_tokens"] = tokens
         self.log(metrics)
@@ -273,10 +278,12 @@ class _Follow(TrainerCallback):
         self._trainer._restore_progress()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer._order.epoch = int(state.epoch or 0)
+        order = self._trainer._order
+        assert order is not None
+        order.epoch = int(state.epoch or 0)
 
 
-def landmark_design(model: nn.Module) -> str:
+def _landmark_design(model: nn.Module) -> str:
     """Return the landmark design of the active adapter, or an empty string without one."""
     if not isinstance(model, PeftModel):
         return ""

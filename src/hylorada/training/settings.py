@@ -123,11 +123,6 @@ def trainer_arguments(
         seed=training.seed,
     )
     pieces = training.accumulation * arguments.world_size
-    if training.batch_size % pieces:
-        raise SpecError(
-            f"batch_size must be a multiple of accumulation × processes, {training.accumulation} × "
-            f"{arguments.world_size}; got {training.batch_size}"
-        )
     arguments.per_device_train_batch_size = training.batch_size // pieces
     if arguments.n_gpu > 1:
         logger.warning("one process uses one GPU; launch with torchrun to use %d", arguments.n_gpu)

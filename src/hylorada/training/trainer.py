@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 
 from hylorada.adapters.shifted_attention import use_shifted_attention
 from hylorada.errors import SpecError
-from hylorada.training.audit import AuditReport
+from hylorada.training.audit import LOW_PRECISION, AuditReport
 from hylorada.training.checkpoints import checkpoints, last_intact
 from hylorada.training.compiling import compiled_blocks
 from hylorada.training.continuation import load_parameters
@@ -80,7 +80,9 @@ def train(
     with (
         _repeatable(training.deterministic),
         _loss_in_chunks(model, training),
-        _attention(model, training.shifted_group),
+        use_shifted_attention(model, group_size=training.shifted_group)
+        if training.shifted_group
+        else nullcontext(),
         compiled_blocks(model) if training.compile else nullcontext(),
     ):
         output = trainer.train(resume_from_checkpoint=start)
@@ -113,7 +115,7 @@ def validation_loss(
         trainer_arguments(training, optimisation, folder, evaluates=False),
         training=training,
         optimisation=optimisation,
-        train_data=data,
+        train_data=None,
         valid_data=data,
         collate=collate,
         callbacks=(),
@@ -143,22 +145,14 @@ def _repeatable(wanted: bool) -> Iterator[None]:
     takes this for a preference and may still add up in any order.
     """
     before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     if wanted:  # cuBLAS asks for a workspace of fixed size; whoever set one knows better
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
-
-
-@contextmanager
-def _attention(model: nn.Module, shifted_group: int | None) -> Iterator[None]:
-    if shifted_group is None:
-        yield
-        return
-    with use_shifted_attention(model, group_size=shifted_group):
-        yield
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 @contextmanager
@@ -179,7 +173,7 @@ def _loss_in_chunks(model: nn.Module, training: TrainingSpec) -> Iterator[None]:
 
 def _check_precision(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
+        if parameter.requires_grad and parameter.dtype in LOW_PRECISION:
             raise SpecError(
                 "trained parameters must be float32, because half precision rounds small steps "
                 f"away; {name} is {parameter.dtype}; use get_peft_model's autocast_adapter_dtype"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from hylorada.errors import SpecError
+from hylorada.names import require_one_of
 
 ROLES = ("baseline", "candidate", "control", "self_check", "reference")
 
@@ -29,10 +30,7 @@ class Arm:
     parameters: int | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise SpecError(
-                f"an arm's role must be one of {ROLES}; {self.name!r} has {self.role!r}"
-            )
+        require_one_of(f"the role of {self.name!r}", self.role, ROLES)
         if not self.log_perplexities:
             raise SpecError(f"an arm needs at least one seed; {self.name!r} has none")
 

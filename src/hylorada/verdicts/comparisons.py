@@ -6,8 +6,8 @@ import numpy as np
 
 from hylorada.evaluation.statistics import Estimate
 from hylorada.verdicts.arms import Arm, PairedArms
+from hylorada.verdicts.gains import gain_estimate
 from hylorada.verdicts.judgements import Comparison
-from hylorada.verdicts.labels import gain_estimate
 from hylorada.verdicts.sentences import comparison_sentence
 from hylorada.verdicts.spread import Pool, spread
 

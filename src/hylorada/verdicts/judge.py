@@ -8,18 +8,12 @@ import numpy as np
 from hylorada.evaluation.statistics import Estimate
 from hylorada.verdicts.arms import Arm, PairedArms, paired_arms
 from hylorada.verdicts.comparisons import compare_with_controls, explaining
+from hylorada.verdicts.gains import gain_estimate
+from hylorada.verdicts.intervals import Ends, study_ends
 from hylorada.verdicts.judgements import Comparison, Judgement, Verdict
-from hylorada.verdicts.labels import (
-    HELPS,
-    MEANINGS,
-    VerdictSpec,
-    gain_estimate,
-    labels,
-    point_scenario,
-)
-from hylorada.verdicts.power import further_seeds, study_ends
+from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec, labels, point_scenario
+from hylorada.verdicts.power import further_seeds
 from hylorada.verdicts.sentences import arm_sentence, study_sentences
-from hylorada.verdicts.simultaneous import Ends
 from hylorada.verdicts.spread import Pool, Spread, pool, spread
 
 ONE_SEED = "one seed has no spread, run at least three"
@@ -105,11 +99,11 @@ def _judged(study: PairedArms, noise: Pool, spec: VerdictSpec) -> list[Verdict]:
     singles = [(alone, [index]) for index in range(1, len(study.arms)) if index not in family]
     found: dict[int, Verdict] = {}
     for shared, group in [(noise, family), *singles] if family else singles:
-        found |= _settled(study, shared, group, spec)
+        found |= _family_verdicts(study, shared, group, spec)
     return [found[index] for index in sorted(found)]
 
 
-def _settled(
+def _family_verdicts(
     study: PairedArms, noise: Pool, group: list[int], spec: VerdictSpec
 ) -> dict[int, Verdict]:
     """Return the verdicts on arms that are judged together."""
@@ -124,12 +118,12 @@ def _settled(
     )
     ends = study_ends(differences, spec)
     return {
-        index: _settle(study, index, differences, ends, position, spec)
+        index: _member_verdict(study, index, differences, ends, position, spec)
         for position, index in enumerate(group)
     }
 
 
-def _settle(
+def _member_verdict(
     study: PairedArms, index: int, family: Spread, ends: Ends, position: int, spec: VerdictSpec
 ) -> Verdict:
     """Return the verdict on the arm that has the given position in its family."""

@@ -1,6 +1,6 @@
 """What a study says, as data: a verdict an arm, comparisons with controls, two sentences."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.statistics import Estimate
@@ -28,14 +28,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for a result file."""
-        return {
-            "arm": self.arm,
-            "against": self.against,
-            "gain": self.gain.as_dict(),
-            "beaten": self.beaten,
-            "no_larger": self.no_larger,
-            "sentence": self.sentence,
-        }
+        return {**asdict(self), "gain": self.gain.as_dict()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +62,8 @@ class Verdict:
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for a result file."""
-        return {
-            "arm": self.arm,
-            "role": self.role,
-            "gain": self.gain.as_dict(),
-            "label": self.label,
-            "meaning": self.meaning,
-            "seeds_needed": self.seeds_needed,
-            "explained_by": list(self.explained_by),
-            "point_scenario": self.point_scenario,
-            "reason": self.reason,
-            "sentence": self.sentence,
-        }
+        plain = {"gain": self.gain.as_dict(), "explained_by": list(self.explained_by)}
+        return {**asdict(self), **plain}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

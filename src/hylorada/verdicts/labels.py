@@ -1,13 +1,12 @@
 """The thresholds of a verdict and the labels they give; no torch."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.statistics import Estimate
+from hylorada.verdicts.gains import gain_percent
 
 MEANINGS = {
     "A": "strong",
@@ -18,7 +17,6 @@ MEANINGS = {
     "inconclusive": "inconclusive",
 }
 HELPS = ("A", "B", "C")
-WORST_NATS = -100.0
 ACTIONS = {
     "A": "scale up",
     "B": "viable, consider sharing",
@@ -66,34 +64,6 @@ class VerdictSpec:
         if not 0 < share <= 1:
             raise SpecError(f"a share of the error probability must lie in (0, 1]; got {share}")
         return replace(self, confidence=1 - (1 - self.confidence) * share)
-
-
-def gain_percent(effect: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Return `100 (1 - exp(-effect))`, per cent lower perplexity, of an effect in nats.
-
-    Rounded to twelve decimals, so that an interval that ends on a threshold says so; harm beyond
-    `WORST_NATS` counts as that, so that every gain is a finite number.
-    """
-    return np.asarray(np.round(-100 * np.expm1(-np.maximum(effect, WORST_NATS)), 12))
-
-
-def gain_estimate(
-    effect: float, ends: tuple[float, float] | None, standard_error: float | None, *, seeds: int
-) -> Estimate:
-    """Return the gain in per cent of an effect in nats, error by the delta method."""
-    error = None if standard_error is None else 100 * math.exp(-effect) * standard_error
-    low_high = None if ends is None else gain_percent(np.array(ends))
-    return Estimate(
-        value=float(gain_percent(np.array(effect))),
-        standard_error=error,
-        interval=None if low_high is None else (float(low_high[0]), float(low_high[1])),
-        clusters=seeds,
-    )
-
-
-def effect_nats(share: float) -> float:
-    """Return the effect in nats of perplexity lower by the given share."""
-    return -math.log1p(-share)
 
 
 def labels(

@@ -1,13 +1,15 @@
 """What seeds buy: the probability of each label, and the seeds still needed; no torch."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from hylorada.errors import SpecError
-from hylorada.verdicts.labels import MEANINGS, VerdictSpec, effect_nats, gain_percent, labels
-from hylorada.verdicts.simultaneous import Ends, simultaneous_ends
+from hylorada.verdicts.gains import effect_nats, gain_percent
+from hylorada.verdicts.intervals import Ends, study_ends
+from hylorada.verdicts.labels import MEANINGS, VerdictSpec, labels
 from hylorada.verdicts.spread import Spread, pool, spread
 
 MOST_SEEDS = 10_000
@@ -89,13 +91,6 @@ def judged_ends(
     return study_ends(compared, spec)
 
 
-def study_ends(compared: Spread, spec: VerdictSpec) -> Ends:
-    """Return the simultaneous interval ends in nats at the thresholds of a verdict."""
-    return simultaneous_ends(
-        compared, strong=effect_nats(spec.strong), harmful=effect_nats(-spec.minimal)
-    )
-
-
 def further_seeds(compared: Spread, ends: Ends, index: int, spec: VerdictSpec) -> int | None:
     """Return how many more seeds settle an open arm if estimate and variances stay, or `None`.
 
@@ -109,10 +104,18 @@ def further_seeds(compared: Spread, ends: Ends, index: int, spec: VerdictSpec) -
         high = gain_percent(later.effects + later.reach(ends.high_tail))[0]
         return str(labels(low, high, spec)[index]) != "inconclusive"
 
-    if not settled(MOST_SEEDS):
+    return further_seeds_until(settled, compared.seeds, MOST_SEEDS)
+
+
+def further_seeds_until(settled: Callable[[int], bool], seeds: int, most: int) -> int | None:
+    """Return the fewest seeds beyond these that settle something, or `None` if even `most` do not.
+
+    Intervals only shrink, so what is settled with some seeds stays settled with more.
+    """
+    if not settled(most):
         return None
-    too_few, enough = compared.seeds, MOST_SEEDS
+    too_few, enough = seeds, most
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if settled(middle) else (middle, enough)
-    return enough - compared.seeds
+    return enough - seeds

@@ -17,6 +17,11 @@ OUTCOMES = {
 }
 
 
+def counted(amount: int, thing: str) -> str:
+    """Return an amount with its noun in the right number."""
+    return f"{amount} {thing}{'' if amount == 1 else 's'}"
+
+
 def difference(gain: Estimate, against: str) -> str:
     """Return a gain in words, such as "perplexity 3.5 % [3.1, 3.9] lower than rsLoRA's"."""
     higher = gain.value < 0
@@ -42,9 +47,8 @@ def arm_sentence(
         comparisons: Of all candidates with all controls.
         gains: Of all arms, by name.
     """
-    seeds = verdict.gain.clusters
-    counted = f"{seeds} seed{'s' if seeds != 1 else ''}"
-    text = f"{verdict.arm}: {difference(verdict.gain, baseline)} ({counted}): "
+    seeds = counted(verdict.gain.clusters, "seed")
+    text = f"{verdict.arm}: {difference(verdict.gain, baseline)} ({seeds}): "
     text += f"{OUTCOMES[verdict.label]}{_remedy(verdict)}."
     return " ".join([text, *(_explanation(one, gains) for one in _causes(verdict, comparisons))])
 
@@ -124,7 +128,7 @@ def _outlook(judged: Sequence[Verdict], spec: VerdictSpec) -> str:
         return f"{waiting[0].arm} stays open: {waiting[0].reason}."
     return (
         f"{len(waiting)} of {len(judged)} stay open; "
-        f"about {min(needed)} more seeds would settle the nearest."
+        f"about {counted(min(needed), 'more seed')} would settle the nearest."
     )
 
 
@@ -142,8 +146,7 @@ def _remedy(verdict: Verdict) -> str:
         return ""
     if verdict.seeds_needed is None:
         return f"; {verdict.reason}"
-    plural = "s" if verdict.seeds_needed != 1 else ""
-    return f"; about {verdict.seeds_needed} more seed{plural} would settle it"
+    return f"; about {counted(verdict.seeds_needed, 'more seed')} would settle it"
 
 
 def _best(verdicts: Sequence[Verdict]) -> Verdict:

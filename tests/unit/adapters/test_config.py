@@ -65,10 +65,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_positions": 0}, "max_positions must be at least 1 token; got 0"),
     ({"bucket_temperature": 0.0}, "temperature must be positive.*; got 0.0"),
     ({"bucket_temperature": -1.0}, "temperature must be positive.*; got -1.0"),
-    ({"bucket_temperature_unit": "token"}, "'context' or 'bucket'; got 'token'"),
+    ({"bucket_temperature_unit": "token"}, "context, bucket; got 'token'"),
     ({"landmark_scale": -0.1}, "landmark_scale must .*; got -0.1"),
     ({"landmark_dropout": 1.0}, r"landmark_dropout must be in \[0, 1\); got 1.0"),
-    ({"position_bias_buckets": 0}, "number of buckets must be at least 1; got 0"),
+    ({"position_bias_buckets": 0}, "position_bias_buckets must be at least 1; got 0"),
     ({"share_factors": "C"}, "share_factors must be None, 'A', 'B' or 'AB'; got 'C'"),
     ({"share_factors": ""}, "share_factors must be None, 'A', 'B' or 'AB'; got ''"),
 ]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hylorada.adapters.controls import CONTROLS, Bias, LowRank, NormGain, Static
+from hylorada.adapters.controls import Bias, LowRank, NormGain, Static
 
 
 def states() -> torch.Tensor:
@@ -55,7 +55,3 @@ def test_a_control_keeps_the_dtype_and_ignores_positions(module: nn.Module) -> N
     low = states().bfloat16()
     assert module(low).dtype == torch.bfloat16
     assert torch.equal(module(low, torch.tensor([[5, 6]])), module(low))
-
-
-def test_every_control_has_its_name() -> None:
-    assert set(CONTROLS) == {"bias", "static", "low_rank", "norm_gain"}

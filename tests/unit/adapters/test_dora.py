@@ -135,7 +135,7 @@ def test_rescaled_rows_keep_the_bias_as_it_is(shape: tuple[int, ...], bias: bool
         torch.randn(size, generator=draws, dtype=torch.float64) for size in sizes
     )
     kept = offset if bias else None
-    found = rescale(without(kept, result), low, scale[:, None] * up, scale, kept, 1.5)
+    found = rescale(without(kept, result), low, 1.5 * scale[:, None] * up, scale, kept)
     offset = offset if bias else torch.zeros(5, dtype=torch.float64)
     torch.testing.assert_close(found, scale * (result - offset + 1.5 * low @ up.T) + offset)
 
@@ -147,7 +147,7 @@ def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
     draws = generator(0, "rows")
     kept = torch.randn(5, 5, 5, generator=draws)
     result, low, up = kept.clone().permute(order), torch.ones(5, 5, 2), torch.ones(5, 2)
-    found = rescale(result, low, up, torch.full((5,), 3.0), None, 0.5)
+    found = rescale(result, low, 0.5 * up, torch.full((5,), 3.0), None)
     assert torch.equal(result, kept.permute(order))
     torch.testing.assert_close(found, 3.0 * kept.permute(order) + 1.0)
 

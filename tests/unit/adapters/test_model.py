@@ -10,7 +10,7 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.utils.hotswap import hotswap_adapter
 from safetensors.torch import load_file, save_file
 
-from hylorada import CheckpointError, HyLoRADAModel, SpecError
+from hylorada import CheckpointError, SpecError
 from tests.families import (
     CONTEXT,
     adapt,
@@ -32,11 +32,25 @@ def test_a_rank_above_the_smaller_side_is_refused() -> None:
     adapt("llama", r=16)
 
 
-def test_a_refused_adapter_leaves_the_model_as_it_was() -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"r": 17}, "smaller side"),
+        ({"target_modules": ["q_proj", "input_layernorm"]}, "LlamaRMSNorm.* is not supported"),
+        (
+            {"landmark_module": "model.nrm"},
+            "must name a module of the model; got 'model.nrm'; did you mean 'model.norm'?",
+        ),
+    ],
+    ids=str,
+)
+def test_a_refused_adapter_leaves_the_model_as_it_was(
+    changes: dict[str, Any], message: str
+) -> None:
     base = build("llama")
     before = {name: type(module) for name, module in base.named_modules()}
-    with pytest.raises(SpecError):
-        get_peft_model(base, settings(r=17))
+    with pytest.raises(ValueError, match=message):
+        get_peft_model(base, settings(**changes))
     assert {name: type(module) for name, module in base.named_modules()} == before
     assert all(parameter.requires_grad for parameter in base.parameters())
     assert not any(module._forward_pre_hooks for module in base.modules())
@@ -81,9 +95,12 @@ def test_targets_and_context_are_recorded_in_the_configuration() -> None:
     assert config.target_modules == {f"self_attn.{letter}_proj" for letter in "qkvo"}
 
 
-def test_an_unknown_landmark_module_is_refused() -> None:
-    with pytest.raises((AttributeError, SpecError), match="no_such_norm"):
-        adapt("llama", landmark_module="model.no_such_norm")
+def test_the_callers_configuration_serves_another_model() -> None:
+    config = settings()
+    for family, norm in (("gpt2", "transformer.ln_f"), ("llama", "model.norm")):
+        model = get_peft_model(build(family), config)
+        assert model.peft_config["default"].landmark_module == norm
+    assert (config.landmark_module, config.max_positions, config.target_modules) == (None,) * 3
 
 
 @pytest.mark.parametrize(
@@ -226,7 +243,3 @@ def test_a_shared_factor_sums_the_gradients_of_its_layers() -> None:
 def test_adapters_of_another_kind_cannot_be_mixed_in() -> None:
     with pytest.raises(ValueError, match=r"HYLORADA.*not compatible"):
         get_peft_model(build("llama"), settings(), mixed=True)
-
-
-def test_the_tuner_is_ours() -> None:
-    assert isinstance(adapt("llama").base_model, HyLoRADAModel)

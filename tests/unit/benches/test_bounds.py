@@ -9,18 +9,18 @@ import torch
 from rich.console import Console
 
 from hylorada.benches import bounds
-from hylorada.benches.adapters import SMALL_GPT2, build
 from hylorada.benches.bounds import (
     AGAIN,
     BARE,
     RISK,
     Reading,
-    bounds_tables,
-    measure_bounds,
+    measure,
     measure_levels,
     measure_reading,
-    surroundings,
+    tables,
 )
+from hylorada.benches.shapes import SMALL_GPT2, build
+from hylorada.benches.surroundings import surroundings
 from hylorada.errors import SpecError
 from hylorada.evaluation.targets import TargetReader
 
@@ -32,7 +32,7 @@ READING = Reading(shape=TINY, documents=3, tokens_each=11, corpus=40)
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    return measure_bounds(2, reading=READING, document_counts=(7,), token_counts=(1, 90))
+    return measure(rounds=2, reading=READING, document_counts=(7,), token_counts=(1, 90))
 
 
 def test_long_documents_are_read_in_two_windows_of_the_context(result: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def test_both_levels_are_timed_at_every_count() -> None:
 
 
 def test_the_result_names_machine_and_versions(result: dict[str, Any]) -> None:
-    for key, value in surroundings("cpu").items():
+    for key, value in surroundings().items():
         assert result[key] == value
     assert result["device"] == "CPU"
     assert result["versions"]["torch"] == torch.__version__
@@ -126,7 +126,7 @@ def test_the_result_names_machine_and_versions(result: dict[str, Any]) -> None:
 
 def test_the_bench_becomes_two_tables_and_a_sentence(result: dict[str, Any]) -> None:
     console = Console(width=120, record=True)
-    for table in bounds_tables(result):
+    for table in tables(result):
         console.print(table)
     text = console.export_text()
     assert "Reading 3 documents of 11 tokens: GPT-2 1x16, float32, CPU" in text
@@ -148,4 +148,4 @@ def test_a_reading_needs_something_to_read(changes: dict[str, int], message: str
 
 def test_a_bench_needs_rounds() -> None:
     with pytest.raises(SpecError, match="rounds must be at least 1; got 0"):
-        measure_bounds(0)
+        measure(rounds=0)

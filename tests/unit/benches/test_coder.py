@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from hylorada.benches.coder import coder_tables, measure_coder
+from hylorada.benches.coder import measure, tables
 from hylorada.errors import SpecError
 
 
 def test_speeds_and_lengths_are_measured_and_shown() -> None:
-    result = measure_coder(rounds=1, counts=(50, 2000), dimensions=(100,))
+    result = measure(rounds=1, counts=(50, 2000), dimensions=(100,))
     for row in result["speeds"]:
         assert row["encoded_per_second"] > 0
         assert row["decoded_per_second"] > 0
@@ -19,7 +19,7 @@ def test_speeds_and_lengths_are_measured_and_shown() -> None:
     (lengths,) = result["lengths"]
     assert lengths["same_error_bits"] < lengths["same_values_bits"] < lengths["published_bits"]
     text = io.StringIO()
-    for table in coder_tables(result):
+    for table in tables(result):
         Console(file=text, width=120).print(table)
     shown = text.getvalue()
     assert "Coder: 11 levels, adaptive" in shown
@@ -28,4 +28,4 @@ def test_speeds_and_lengths_are_measured_and_shown() -> None:
 
 def test_a_bench_needs_rounds() -> None:
     with pytest.raises(SpecError, match="rounds must be at least 1"):
-        measure_coder(rounds=0)
+        measure(rounds=0)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from hylorada.benches.adapters import SMALL_LLAMA
 from hylorada.benches.long_context import (
     CHUNKED,
     WHOLE,
@@ -15,9 +14,10 @@ from hylorada.benches.long_context import (
     LiveBytes,
     fitting_peak,
     line_of,
-    long_context_tables,
-    measure_long_context,
+    measure,
+    tables,
 )
+from hylorada.benches.shapes import SMALL_LLAMA
 from hylorada.errors import SpecError
 
 GROWTH = Growth(
@@ -31,7 +31,7 @@ GROWTH = Growth(
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    return measure_long_context(2, growth=GROWTH)
+    return measure(rounds=2, growth=GROWTH)
 
 
 def bytes_of(result: dict[str, Any], loss: str) -> list[int]:
@@ -113,7 +113,7 @@ def test_every_step_is_timed_beside_the_whole_loss(result: dict[str, Any]) -> No
 
 def test_the_bench_becomes_two_tables(result: dict[str, Any]) -> None:
     console = Console(width=100, record=True)
-    for table in long_context_tables(result):
+    for table in tables(result):
         console.print(table)
     text = console.export_text()
     assert "A training step: Llama 2x16, float32, CPU, chunks of 2 tokens" in text
@@ -152,13 +152,13 @@ def test_a_length_beyond_the_memory_is_told_and_left_out(
         return made(model, tokens) if chunked or tokens.numel() < 3 else too_much
 
     monkeypatch.setattr(long_context, "_step", limited)
-    result = measure_long_context(1, growth=replace(GROWTH, lengths=(2, 3)))
+    result = measure(rounds=1, growth=replace(GROWTH, lengths=(2, 3)))
     assert bytes_of(result, WHOLE)[1] is None
     assert result["lines"][WHOLE] is None
     assert result["lines"][CHUNKED] is not None
     assert [row.get("time") is None for row in result["steps"]] == [False, False, True, True]
     console = Console(width=100, record=True)
-    for table in long_context_tables(result):
+    for table in tables(result):
         console.print(table)
     assert console.export_text().count("too many") == 1
 
@@ -202,4 +202,4 @@ def test_a_chunk_holds_a_token() -> None:
 
 def test_a_bench_needs_rounds() -> None:
     with pytest.raises(SpecError, match="rounds must be at least 1; got 0"):
-        measure_long_context(0)
+        measure(rounds=0)

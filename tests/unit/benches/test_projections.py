@@ -6,13 +6,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from hylorada.benches.adapters import SMALL_GPT2
 from hylorada.benches.projections import (
-    measure_on_cpu,
+    measure,
     measure_projections,
     measure_steps,
     tables,
 )
+from hylorada.benches.shapes import SMALL_GPT2
 from hylorada.errors import SpecError
 
 TINY = replace(
@@ -44,7 +44,7 @@ def test_steps_are_ratios_to_lora_of_the_same_modules() -> None:
 
 
 def test_the_whole_bench_becomes_two_tables() -> None:
-    result = measure_on_cpu(1, shape=TINY, full=99, dims=(9,), step_dims=(20, 40))
+    result = measure(rounds=1, shape=TINY, full=99, dims=(9,), step_dims=(20, 40))
     console = Console(width=120, record=True)
     for table in tables(result):
         console.print(table)
@@ -53,4 +53,4 @@ def test_the_whole_bench_becomes_two_tables() -> None:
     assert "on average" in text
     assert "SubLoRA d=20" in text
     with pytest.raises(SpecError, match="rounds must be at least 1"):
-        measure_on_cpu(0)
+        measure(rounds=0)

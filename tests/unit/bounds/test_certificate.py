@@ -117,6 +117,7 @@ def test_evidence_of_another_kind_is_told_apart() -> None:
     [
         ("no json", "not a certificate of hylorada bound"),
         ("[]", "not a certificate of hylorada bound"),
+        ("[" * 100_000, "not a certificate of hylorada bound"),
         ('{"schema": 1}', "not a certificate of hylorada bound"),
         ('{"schema": 7}', "a certificate of schema 1 is needed; got 7"),
     ],

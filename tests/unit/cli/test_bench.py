@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from hylorada.cli import bench, main
+from hylorada.benches import coder
+from hylorada.cli import main
 from hylorada.cli.bench import BENCHES, Bench
-from hylorada.errors import SpecError
 
 NAMES = ["adapters", "projections", "bounds", "coder", "long_context"]
 
@@ -26,7 +26,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def tables(result: dict[str, Any]) -> list[Table]:
         return [Table("column", title=f"{result['rounds']} rounds")]
 
-    monkeypatch.setitem(BENCHES, "coder", Bench("a number", 3, lambda: (measure, tables)))
+    monkeypatch.setitem(BENCHES, "coder", Bench("a number", 3))
+    monkeypatch.setattr(coder, "measure", measure)
+    monkeypatch.setattr(coder, "tables", tables)
     return rounds_given
 
 
@@ -94,9 +96,3 @@ def test_a_place_that_cannot_be_written_is_refused_before_measuring(
 ) -> None:
     assert main(["bench", "coder", "--json", str(tmp_path / "absent" / "result.json")]) == 2
     assert asked == []
-
-
-def test_a_known_name_gives_its_bench() -> None:
-    assert bench._known("bounds") is BENCHES["bounds"]
-    with pytest.raises(SpecError, match="unknown bench"):
-        bench._known("")

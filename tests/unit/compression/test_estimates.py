@@ -27,11 +27,6 @@ def test_the_published_lengths_of_a_sine() -> None:
     assert prefix_free_bits(3570) == pytest.approx(3570 + 2 * math.log2(3570), abs=1e-6)
 
 
-def test_the_published_lengths_with_a_float32_codebook() -> None:
-    assert published_bits(SINE, value_bits=32) == 3746
-    assert prefix_free_bits(3746) == pytest.approx(3769.7423, abs=1e-4)
-
-
 def test_the_published_lengths_of_a_longer_sine() -> None:
     counts = uniform(np.sin(np.arange(20_000.0)), 11).counts
     assert coded_bits(counts) == 65608

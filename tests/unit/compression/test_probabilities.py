@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hylorada.compression.probabilities import (
-    MAX_LEVELS,
+    LARGEST_ALPHABET,
     TOTAL,
     AdaptiveModel,
     StaticModel,
@@ -56,7 +56,7 @@ def test_counts_are_weights_as_they_are() -> None:
     assert static_model(np.array([5, 0, 2], dtype=np.uint8)).table.tolist() == [5, 0, 2]
 
 
-@pytest.mark.parametrize("levels", [0, MAX_LEVELS + 1])
+@pytest.mark.parametrize("levels", [0, LARGEST_ALPHABET + 1])
 def test_an_alphabet_has_a_size_that_can_be_coded(levels: int) -> None:
     with pytest.raises(SpecError, match="levels must lie between 1 and 4,096"):
         AdaptiveModel(levels)

@@ -228,6 +228,15 @@ def test_a_price_on_bits_leads_to_fewer_bits(kind: str) -> None:
     assert bits[1] < 0.85 * bits[0]
 
 
+@pytest.mark.parametrize("kind", ["symmetric", "learned"])
+def test_an_untrained_vector_has_finite_bits(kind: str) -> None:
+    module = Coordinates(torch.zeros(5))
+    bits = QuantizingWrapper(module, levels=3, kind=kind).bits()
+    bits.backward()
+    assert bits.isfinite()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
 # The end
 
 
@@ -321,6 +330,8 @@ def test_a_wrapped_module_can_be_copied() -> None:
     [
         ({"kind": "random"}, "kind must be one of symmetric, learned"),
         ({"levels": 4}, "odd number of levels"),
+        ({"levels": 4, "step": 0.5}, "odd number of levels"),
+        ({"levels": 257, "step": 0.5}, "levels must lie between"),
         ({"levels": 0, "kind": "learned"}, "levels must lie between"),
         ({"dead_zone": 0.7}, "dead_zone must lie between"),
         ({"step": 0.0}, "step must be positive"),

@@ -8,12 +8,8 @@ from torch import nn
 
 from hylorada.errors import SpecError, UnsupportedModelError
 from hylorada.evaluation import likelihood as module
-from hylorada.evaluation.likelihood import (
-    Likelihood,
-    evaluating,
-    require_context,
-    token_losses,
-)
+from hylorada.evaluation.likelihood import Likelihood, TokenLosses, require_context
+from hylorada.models.heads import evaluating
 from tests.unit.evaluation.models import (
     ARCHITECTURES,
     VOCABULARY,
@@ -22,6 +18,11 @@ from tests.unit.evaluation.models import (
     random_tokens,
     uniform,
 )
+from tests.unsplittable import Wrapper
+
+
+def token_losses(model: nn.Module, tokens: torch.Tensor, **inputs: torch.Tensor) -> TokenLosses:
+    return Likelihood(model).token_losses(tokens, **inputs)
 
 
 def batch(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -71,12 +72,20 @@ def test_every_architecture_makes_its_logits_in_pieces(
     engine = Likelihood(model)
     seen.clear()
     result = engine.token_losses(tokens)
-    assert engine.in_pieces
     assert max(seen) == 5 * VOCABULARY
     assert sum(seen) == 2 * 12 * VOCABULARY
     with torch.no_grad():
         own = model(input_ids=tokens, labels=tokens).loss
     torch.testing.assert_close(result.losses[result.scored].mean(), own)
+
+
+@pytest.mark.parametrize("kind", ["itself", "none", "embeds", "tokens"])
+def test_a_model_that_cannot_be_split_is_scored_through_its_whole_forward(kind: str) -> None:
+    model = Wrapper(kind)
+    tokens = torch.tensor([[3, 5, 1, 2]])
+    expected = nn.functional.cross_entropy(model(tokens).logits[0, :-1], tokens[0, 1:])
+    result = token_losses(model, tokens)
+    torch.testing.assert_close(result.losses[result.scored].mean(), expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -168,7 +177,6 @@ def test_a_peft_adapter_counts_and_can_be_switched_off() -> None:
         own = model.eval()(input_ids=tokens, labels=tokens).loss
     engine = Likelihood(model)
     adapted = engine.token_losses(tokens)
-    assert engine.in_pieces
     torch.testing.assert_close(adapted.losses[adapted.scored].mean(), own)
     assert not torch.allclose(adapted.losses, frozen)
     with model.disable_adapter():

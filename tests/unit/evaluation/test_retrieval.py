@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.likelihood import Likelihood
@@ -73,10 +74,8 @@ def test_a_model_that_copies_from_anywhere_uses_all_of_the_evidence() -> None:
 
 def test_a_model_with_a_short_window_loses_the_beginning() -> None:
     engine = Likelihood(CopyModel(BYTES, window=160))
-    result: dict[str, Any] = evidence_position(
-        engine, byte_tokenizer(), length=400, items=2, depths=(0.0, 0.5, 1.0)
-    )
-    first, _, last = (part["utilisation"]["value"] for part in result["curve"])
+    result: dict[str, Any] = evidence_position(engine, byte_tokenizer(), length=400, items=2)
+    first, *_, last = (part["utilisation"]["value"] for part in result["curve"])
     assert last == pytest.approx(1.0, abs=0.01)
     assert first < 0.2
     assert result["worst_utilisation"] == pytest.approx(min(first, result["worst_utilisation"]))
@@ -106,16 +105,13 @@ def test_exact_match_needs_every_token() -> None:
 
 
 def test_a_copying_model_finds_every_pass_key_and_a_uniform_one_none() -> None:
-    arguments: dict[str, Any] = {"lengths": (160, 220), "items": 2, "tasks": ("passkey",)}
-    copying: dict[str, Any] = retrieval(
-        Likelihood(CopyModel(BYTES, window=1000, matched=7)), byte_tokenizer(), **arguments
-    )
-    knowing_nothing: dict[str, Any] = retrieval(
-        Likelihood(uniform(BYTES)), byte_tokenizer(), **arguments
-    )
-    assert [part["length"] for part in copying["results"]] == [160, 220]
-    assert [part["value"] for part in copying["results"]] == [1.0, 1.0]
-    assert [part["value"] for part in knowing_nothing["results"]] == [0.0, 0.0]
+    def found(model: nn.Module) -> list[tuple[int, float]]:
+        result: Any = retrieval(Likelihood(model), byte_tokenizer(), lengths=(160, 220), items=2)
+        passkeys = [part for part in result["results"] if part["task"] == "passkey"]
+        return [(part["length"], part["value"]) for part in passkeys]
+
+    assert found(CopyModel(BYTES, window=1000, matched=7)) == [(160, 1.0), (220, 1.0)]
+    assert found(uniform(BYTES)) == [(160, 0.0), (220, 0.0)]
 
 
 def test_key_values_come_from_a_file_where_one_is_given(tmp_path: Path) -> None:
@@ -128,10 +124,10 @@ def test_key_values_come_from_a_file_where_one_is_given(tmp_path: Path) -> None:
         Likelihood(CopyModel(BYTES, window=1000)),
         byte_tokenizer(),
         lengths=(300,),
-        tasks=("key_value",),
+        items=2,
         key_values=path,
     )
-    (only,) = result["results"]
+    _, only = result["results"]
     assert only["items"] == 1
     # The answer starts after `Value: "`, which stands nowhere else; from `valu` on it is copied,
     # up to the number, where the last pair is as near as the wanted one.
@@ -148,7 +144,10 @@ def test_a_length_without_room_for_two_pairs_is_reported_and_not_guessed() -> No
     assert "value" in result["results"][0]
 
 
-@pytest.mark.parametrize("arguments", [{"tasks": ("haystack",)}, {"tasks": ()}, {"lengths": ()}])
-def test_unknown_tasks_and_missing_lengths_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="passkey"):
-        retrieval(Likelihood(uniform(BYTES)), byte_tokenizer(), **{"lengths": (100,), **arguments})
+def test_a_file_without_records_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("")
+    with pytest.raises(SpecError, match="at least one record"):
+        retrieval(
+            Likelihood(uniform(BYTES)), byte_tokenizer(), lengths=(300,), items=1, key_values=path
+        )

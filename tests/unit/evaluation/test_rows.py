@@ -12,11 +12,10 @@ def row(length: int, first_scored: int, seed: int = 0) -> Row:
     return Row(np.array(random_tokens(length, seed=seed)), first_scored)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_rows_of_any_length_score_as_they_do_alone(side: str) -> None:
+def test_rows_of_any_length_score_as_they_do_alone() -> None:
     rows = [row(9, 3, 0), row(4, 1, 1), row(13, 12, 2), row(9, 1, 3)]
     engine = Likelihood(build("gpt2"), batch_tokens=26)
-    together = score_rows(engine, rows, side=side)
+    together = score_rows(engine, rows)
     for each, score in zip(rows, together, strict=True):
         alone = engine.token_losses(torch.from_numpy(each.tokens)[None]).losses[0]
         np.testing.assert_allclose(score.losses, alone[each.first_scored :].numpy(), atol=1e-5)
@@ -37,11 +36,6 @@ def test_no_rows_give_no_scores() -> None:
 def test_a_row_must_have_context_and_a_target(first: int) -> None:
     with pytest.raises(SpecError, match=r"1\.\.3"):
         row(4, first)
-
-
-def test_padding_in_the_middle_is_refused() -> None:
-    with pytest.raises(SpecError, match="middle"):
-        score_rows(Likelihood(uniform(96)), [row(4, 1)], side="middle")
 
 
 def test_progress_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hylorada.errors import SpecError
 from hylorada.evaluation import statistics
@@ -90,22 +88,6 @@ def test_wilson_interval_of_half_is_symmetric() -> None:
 def test_more_successes_than_trials_are_refused() -> None:
     with pytest.raises(SpecError, match="3 of 2"):
         proportion_estimate(3, 2)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_confidence_is_a_share(confidence: float) -> None:
-    with pytest.raises(SpecError, match="confidence"):
-        mean_estimate(np.array([1.0, 2.0]), confidence=confidence)
-
-
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=20))
-def test_interval_contains_the_value_and_grows_with_confidence(values: list[float]) -> None:
-    narrow = mean_estimate(np.array(values), confidence=0.5)
-    wide = mean_estimate(np.array(values), confidence=0.99)
-    assert narrow.interval is not None
-    assert wide.interval is not None
-    assert wide.interval[0] <= narrow.interval[0] <= narrow.value + 1e-12
-    assert wide.interval[1] >= narrow.interval[1] >= narrow.value - 1e-12
 
 
 def test_t_interval_covers_the_truth_95_times_in_100() -> None:

@@ -134,6 +134,23 @@ def test_text_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "other.json", "sotu")
 
 
+@pytest.mark.parametrize(("part", "name"), [("message", "file"), ("data", "split")])
+def test_a_certificate_that_says_too_little_is_refused(
+    certificate_file: Path, part: str, name: str
+) -> None:
+    kept = json.loads(certificate_file.read_text())[part]
+    del kept[name]
+    forged = changed(certificate_file, part, value=kept)
+    with pytest.raises(SpecError, match=f"its {part} lacks {name}"):
+        verify(forged, "sotu")
+
+
+def test_a_file_elsewhere_is_not_looked_for(certificate_file: Path) -> None:
+    forged = changed(certificate_file, "message", "file", value="/elsewhere/none.hyl")
+    with pytest.raises(SpecError, match=f"needed; got {certificate_file.parent}/none.hyl"):
+        verify(forged, "sotu")
+
+
 # Refusals
 
 

@@ -14,7 +14,6 @@ from hylorada.experiments.config import (
     DataSection,
     ModelSection,
     TrainConfig,
-    load,
     normalised,
     parse,
 )
@@ -59,11 +58,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config.as_dict()))
     assert config.adapter.target_modules == ("q_proj", "v_proj")
-    assert load(file) == config
+    assert parse([f"--config={file}"]) == config
 
 
 def test_the_shipped_configuration_is_valid() -> None:
-    assert load(SHIPPED).model.source == "tiny"
+    assert parse([f"--config={SHIPPED}"]).model.source == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_an_unknown_key_in_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("adapter:\n  lora_alfa: 3\n")
     with pytest.raises(SpecError, match=r"lora_alfa.*did you mean 'adapter.lora_alpha'"):
-        load(file)
+        parse([f"--config={file}"])
 
 
 def test_the_adapter_section_has_the_fields_and_defaults_of_its_config() -> None:

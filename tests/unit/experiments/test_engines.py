@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hylorada.errors import SpecError
 from hylorada.experiments.engines import open_engine, worker
 from hylorada.experiments.engines.board import STATIONS, Board
 from hylorada.experiments.engines.local import LocalEngine, _ending
-from hylorada.experiments.engines.work import (
+from hylorada.experiments.engines.tasks import (
     Agenda,
     Engine,
     Outcome,
@@ -29,18 +30,16 @@ from hylorada.experiments.engines.work import (
     one_line,
     settle_in,
 )
+from hylorada.experiments.job import address
 from hylorada.experiments.kept import Kept
 from hylorada.experiments.ledger import FolderLedger, open_ledger
-from hylorada.experiments.pipeline import STATIONS as EVERY_STATION
-from hylorada.experiments.pipeline import Address, measurement_id
 from tests.small_study import small_job
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     job = small_job(tmp_path_factory.mktemp("source"))
-    files = ("result.json", f"evaluation-{measurement_id(job)}.json")
-    return Task(job=job, address=Address(folder="run", files=files), label="the run")
+    return Task(job=job, address=address(job, "text"), label="the run")
 
 
 @pytest.fixture
@@ -80,13 +79,23 @@ def test_a_task_under_anothers_claim_is_held(task: Task, tmp_path: Path) -> None
 
 def test_a_failure_is_an_outcome_and_is_noted(task: Task, tmp_path: Path) -> None:
     ledger = FolderLedger(tmp_path)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "result.json").write_text('{"schema": 0}')
+    folder = ledger.folder(task.address)
+    folder.mkdir()
+    (folder / "result.json").write_text('{"schema": 0}')
     outcome = attempt(task, ledger, Kept(), nobody)
     assert (outcome.state, outcome.chance) == ("failed", False)
     assert outcome.error is not None
     assert outcome.error.startswith("SpecError: ")
     assert ledger.failures(task.address) == [outcome.error]
+
+
+def test_a_task_from_other_source_is_refused(task: Task, tmp_path: Path) -> None:
+    elsewhere = replace(task.address, files=("result.json", "evaluation-of-other-source.json"))
+    ledger = FolderLedger(tmp_path)
+    outcome = attempt(replace(task, address=elsewhere), ledger, Kept(), nobody)
+    assert (outcome.state, outcome.chance) == ("failed", False)
+    assert "SpecError: every process of a study must run the same source" in str(outcome.error)
+    assert not (ledger.folder(elsewhere) / "result.json").exists()
 
 
 def test_running_out_of_memory_leaves_a_chance(task: Task, tmp_path: Path) -> None:
@@ -202,7 +211,6 @@ def test_the_end_of_a_worker_is_named(code: int, words: str) -> None:
 
 
 def test_the_stations_of_a_job_follow_each_other_without_a_gap() -> None:
-    assert list(STATIONS) == list(EVERY_STATION[:-1])  # the result is written at once
     ends = [start + width for start, width in STATIONS.values()]
     starts = [start for start, _ in STATIONS.values()]
     assert [*starts, 1.0] == pytest.approx([0.0, *ends])
@@ -215,6 +223,7 @@ def test_the_board_counts_whole_jobs_and_shows_what_runs() -> None:
         for number in range(5):
             board.tell(f"job {number}", "train", 0.5)
         board.finish("job 0")
+        board.tell("job 0", "result", 1.0)  # news that came late
         board.drop("job 1")
         board.tell("job 2", "result", 1.0)
         board.say("a line")
@@ -222,4 +231,5 @@ def test_the_board_counts_whole_jobs_and_shows_what_runs() -> None:
     shown = text.getvalue()
     assert "a line" in shown
     assert "2/6" in shown
-    assert "job 2 (result), job 3 (train), job 4 (train)" in shown
+    last = shown[shown.rindex("job 2 (result)") :]
+    assert last.startswith("job 2 (result), job 3 (train), job 4 (train)")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hylorada.errors import RunError, SpecError
-from hylorada.experiments.ledger import FolderLedger, Ledger, count_states, open_ledger
-from hylorada.experiments.pipeline import Address
-from hylorada.experiments.storage import StorageLedger
+from hylorada.experiments.job import Address
+from hylorada.experiments.ledger import FolderLedger, Ledger, open_ledger
+from hylorada.experiments.storage_ledger import StorageLedger
 
 JOB = Address(folder="abc", files=("result.json", "evaluation-1.json"))
 LIFETIME_S = 0.2
@@ -127,13 +127,6 @@ def together(work: Callable[[], None], count: int) -> None:
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-
-
-def test_states_are_counted(ledger: Ledger) -> None:
-    other = Address(folder="other", files=("result.json",))
-    with ledger.claim(JOB) as folder:
-        finish(folder)
-    assert count_states(ledger, [JOB, other]) == {"finished": 1, "absent": 1}
 
 
 # Places
@@ -263,3 +256,10 @@ def test_results_are_uploaded_last(storage: StorageLedger, monkeypatch: pytest.M
 def test_the_lifetime_of_leases_can_be_set_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYLORADA_LEASE_SECONDS", "2.5")
     assert StorageLedger("memory://runs").lifetime_s == 2.5
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "inf", ""])
+def test_a_lifetime_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYLORADA_LEASE_SECONDS", given)
+    with pytest.raises(SpecError, match=f"must be a positive number; got '{given}'"):
+        StorageLedger("memory://runs")

@@ -13,16 +13,15 @@ from torch.utils.data import ConcatDataset, Subset
 
 from hylorada.errors import SpecError
 from hylorada.experiments import pipeline
+from hylorada.experiments.config import ModelSection
+from hylorada.experiments.job import Address, Job, address
 from hylorada.experiments.kept import Kept, reusable
 from hylorada.experiments.pipeline import (
-    Address,
-    Job,
-    address,
-    measurement_id,
     perform,
     stored_dtypes,
     valid_share,
 )
+from hylorada.models.pretrained import load_tokenizer
 from hylorada.text.batches import IGNORED
 from tests.small_study import LENGTH, small_job
 
@@ -45,7 +44,7 @@ def job(source: Path) -> Job:
 @pytest.fixture(scope="module")
 def done(job: Job, kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    perform(job, folder, kept=kept)
+    perform(job, folder, kept)
     return folder
 
 
@@ -59,16 +58,14 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def test_a_job_leaves_a_run_and_what_was_measured_of_it(done: Path, job: Job) -> None:
-    assert (done / "result.json").is_file()
-    assert (done / f"evaluation-{measurement_id(job)}.json").is_file()
+    assert all((done / name).is_file() for name in address(job, "text").files)
 
 
 def test_the_stations_are_told_in_order(job: Job, kept: Kept, tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
-    perform(job, tmp_path, kept=kept, tell=lambda *news: told.append(news))
-    certified = ("compress", "certify")  # only where a job asks for a certificate
-    plain = tuple(station for station in pipeline.STATIONS if station not in certified)
-    assert tuple(dict.fromkeys(station for station, _ in told)) == plain
+    perform(job, tmp_path, kept, tell=lambda *news: told.append(news))
+    stations = ["train", "evaluate", "inspect", "result"]  # no certificate is asked for
+    assert list(dict.fromkeys(station for station, _ in told)) == stations
     assert [share for station, share in told if station == "train"] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
@@ -101,7 +98,7 @@ def test_the_cost_counts_the_tokens_of_every_step(done: Path) -> None:
 
 def test_a_finished_job_is_not_done_again(done: Path, job: Job, kept: Kept) -> None:
     before = {path: path.stat().st_mtime_ns for path in done.rglob("*.json")}
-    perform(job, done, kept=kept)
+    perform(job, done, kept)
     assert {path: path.stat().st_mtime_ns for path in done.rglob("*.json")} == before
 
 
@@ -111,7 +108,7 @@ def test_a_job_killed_before_its_measurement_measures_the_stored_adapter(
     (path,) = done.glob("evaluation-*.json")
     before, trained = json.loads(path.read_text()), (done / "result.json").stat().st_mtime_ns
     path.unlink()
-    perform(job, done)
+    perform(job, done, Kept())
     assert json.loads(path.read_text()) == before
     assert (done / "result.json").stat().st_mtime_ns == trained
 
@@ -120,7 +117,7 @@ def test_a_kept_model_is_as_it_was_loaded(source: Path, tmp_path: Path) -> None:
     kept, wanted = Kept(), small_job(source, landmark_enabled=True, position_bias=True)
     before = {n: v.clone() for n, v in kept.model(wanted.config).model.state_dict().items()}
     model = kept.model(wanted.config).model
-    perform(wanted, tmp_path, kept=kept)
+    perform(wanted, tmp_path, kept)
     assert kept.base is not None
     assert kept.base.model is model
     after = model.state_dict()
@@ -132,17 +129,28 @@ def test_a_kept_model_is_as_it_was_loaded(source: Path, tmp_path: Path) -> None:
 def test_a_job_on_a_kept_model_gives_the_bits_of_one_on_a_fresh_model(
     done: Path, job: Job, tmp_path: Path
 ) -> None:
-    perform(job, tmp_path)
+    perform(job, tmp_path, Kept())
     files = [folder / "adapter" / "adapter_model.safetensors" for folder in (done, tmp_path)]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert measured(tmp_path)["clusters"] == measured(done)["clusters"]
+
+
+def test_models_with_other_tokenizers_have_other_tokens(source: Path) -> None:
+    kept, config = Kept(), small_job(source).config
+    counts = []
+    for tokenizer in (str(source / "model"), "tiny"):
+        section = ModelSection(source="random", shape="gpt2-micro", tokenizer=tokenizer)
+        random = replace(config, model=section)
+        base = load_tokenizer(section.full_source())
+        counts.append(len(kept.store(random, "train", base).tokens))
+    assert counts[0] > counts[1]  # bytes, and pieces of words
 
 
 def test_a_failed_job_leaves_no_model_behind(source: Path, tmp_path: Path) -> None:
     kept, job = Kept(), small_job(source)
     (tmp_path / "result.json").write_text('{"schema": 0}')
     with pytest.raises(SpecError, match="must have schema"):
-        perform(job, tmp_path, kept=kept)
+        perform(job, tmp_path, kept)
     assert kept.base is None
 
 
@@ -151,7 +159,7 @@ def test_a_sequence_beyond_the_models_context_is_refused(source: Path, tmp_path:
     data = replace(job.config.data, length=65)
     job = replace(job, config=replace(job.config, data=data))
     with pytest.raises(SpecError, match="must not exceed the model's context, 64"):
-        perform(job, tmp_path)
+        perform(job, tmp_path, Kept())
 
 
 def test_a_repetition_shares_data_and_first_values_in_another_order(
@@ -163,7 +171,7 @@ def test_a_repetition_shares_data_and_first_values_in_another_order(
     losses, first = [], []
     for number in (0, 1):
         folder = tmp_path / str(number)
-        perform(replace(plain, repetition=number), folder, kept=kept)
+        perform(replace(plain, repetition=number), folder, kept)
         losses.append(result(folder)["train_loss"])
         first.append(load_file(folder / "adapter" / "adapter_model.safetensors"))
     assert losses[0] != losses[1]
@@ -171,13 +179,13 @@ def test_a_repetition_shares_data_and_first_values_in_another_order(
 
 
 def test_a_run_without_measurement_only_validates(source: Path, kept: Kept, tmp_path: Path) -> None:
-    perform(replace(small_job(source), evaluation=None), tmp_path, kept=kept)
+    perform(replace(small_job(source), evaluation=None), tmp_path, kept)
     assert not list(tmp_path.glob("evaluation-*.json"))
     assert result(tmp_path)["valid_loss"] is not None
 
 
 def test_the_frozen_model_is_measured_too(source: Path, kept: Kept, tmp_path: Path) -> None:
-    perform(small_job(source, method="none"), tmp_path, kept=kept)
+    perform(small_job(source, method="none"), tmp_path, kept)
     found = measured(tmp_path)
     assert (found["adapter_dtypes"], found["boundaries"], found["gates"]) == ([], None, None)
     assert found["cost"]["train_seconds"] is None
@@ -194,15 +202,19 @@ def test_mixed_precision_is_measured_as_it_was_trained(source: Path, tmp_path: P
         assert not torch.is_autocast_enabled("cpu")
 
 
-def test_a_resumed_training_has_no_time(source: Path, kept: Kept, tmp_path: Path) -> None:
+def test_a_resumed_training_has_no_time_even_if_it_was_killed_before_its_measurement(
+    source: Path, kept: Kept, tmp_path: Path
+) -> None:
     (tmp_path / "checkpoints").mkdir()
-    perform(small_job(source), tmp_path, kept=kept)
+    job = small_job(source)
+    perform(replace(job, evaluation=None), tmp_path, kept)
+    perform(job, tmp_path, kept)
     assert measured(tmp_path)["cost"]["train_seconds"] is None
 
 
 def test_what_decides_a_number_decides_the_address(job: Job) -> None:
     plain = address(job, "text")
-    assert isinstance(job.evaluation, pipeline.EvaluationSpec)
+    assert job.evaluation is not None
     others = [
         address(job, "other text"),
         address(replace(job, repetition=1), "text"),
@@ -216,7 +228,7 @@ def test_what_decides_a_number_decides_the_address(job: Job) -> None:
 
 
 def test_a_progress_bar_decides_nothing(job: Job) -> None:
-    assert isinstance(job.evaluation, pipeline.EvaluationSpec)
+    assert job.evaluation is not None
     shown = replace(job, evaluation=replace(job.evaluation, progress=True))
     assert address(shown, "text") == address(job, "text")
 

@@ -14,10 +14,9 @@ from torch.utils.data import Subset
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from hylorada.errors import SpecError
-from hylorada.experiments import run as module
 from hylorada.experiments.assembly import add_adapter, load_data, load_model, training_spec
-from hylorada.experiments.config import TrainConfig, load, parse
-from hylorada.experiments.run import code_version, environment, identify, run
+from hylorada.experiments.config import TrainConfig, parse
+from hylorada.experiments.run import environment, run
 from hylorada.files import alone_in
 from hylorada.text.corpus import documents
 from hylorada.text.tokens import tokenise
@@ -57,7 +56,8 @@ def test_the_result_has_a_schema_and_honest_counts(finished: Path) -> None:
 
 
 def test_the_stored_configuration_gives_the_same_run(finished: Path, small: list[str]) -> None:
-    assert load(finished / "config.yaml") == parse([*small, f"--out={finished}"])
+    stored = parse([f"--config={finished / 'config.yaml'}"])
+    assert stored == parse([*small, f"--out={finished}"])
 
 
 def test_the_metrics_hold_numbers_and_no_times(finished: Path) -> None:
@@ -110,6 +110,12 @@ def test_without_a_folder_a_run_is_named_by_its_id(
     assert (tmp_path / "runs" / result["id"] / "result.json").is_file()
 
 
+def test_a_resumed_run_has_no_time(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    assert run(parse([*small, f"--out={tmp_path}"]))["seconds"] is None
+    assert read(tmp_path, "result.json")["seconds"] is None
+
+
 def test_a_folder_in_use_is_refused(small: list[str], tmp_path: Path) -> None:
     with alone_in(tmp_path, "a run"), pytest.raises(SpecError, match="in use by another process"):
         run(parse([*small, f"--out={tmp_path}"]))
@@ -127,31 +133,6 @@ def test_a_frozen_model_without_validation_data_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match="needs validation data"):
         run(parse([*small, "--adapter.method=none", "--num_val=0", f"--out={tmp_path}"]))
-
-
-def test_the_id_depends_on_configuration_seed_data_and_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config = TrainConfig()
-    ids = {
-        identify(config, "text")["id"],
-        identify(config, "other text")["id"],
-        identify(parse(["--seed=1"]), "text")["id"],
-        identify(parse(["--adapter.r=4"]), "text")["id"],
-    }
-    monkeypatch.setattr(module, "code_version", lambda: "edited")
-    ids.add(identify(config, "text")["id"])
-    assert len(ids) == 5
-
-
-@pytest.mark.parametrize("argument", ["--out=x", "--progress=false", "--workers=2", "--cache=y"])
-def test_what_changes_no_number_changes_no_id(argument: str) -> None:
-    assert identify(parse([argument]), "text") == identify(TrainConfig(), "text")
-
-
-def test_the_code_version_is_stable() -> None:
-    assert code_version() == code_version()
-    assert len(code_version()) == 16
 
 
 def test_the_environment_names_versions_and_hardware() -> None:

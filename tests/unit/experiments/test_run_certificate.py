@@ -12,10 +12,12 @@ from peft import PeftModel
 
 from hylorada.errors import SpecError
 from hylorada.evaluation.risk import RiskSpec, token_risks
-from hylorada.experiments import pipeline, run_certificate
+from hylorada.experiments import run_certificate
 from hylorada.experiments.certify import verify
+from hylorada.experiments.engines.board import STATIONS
+from hylorada.experiments.job import Job, address
 from hylorada.experiments.kept import Kept
-from hylorada.experiments.pipeline import Job, address, perform
+from hylorada.experiments.pipeline import perform
 from hylorada.experiments.run_certificate import CertificateSpec
 from hylorada.experiments.studies import plan_of
 from tests.small_study import small_allocation
@@ -53,7 +55,7 @@ def job(source: Path) -> Job:
 @pytest.fixture(scope="module")
 def done(job: Job, kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    perform(job, folder, kept=kept)
+    perform(job, folder, kept)
     return folder
 
 
@@ -71,8 +73,8 @@ def test_a_run_ends_in_a_file_a_certificate_and_a_record(done: Path, job: Job) -
 
 def test_all_stations_are_told_in_order(job: Job, kept: Kept, tmp_path: Path) -> None:
     told: list[str] = []
-    perform(job, tmp_path, kept=kept, tell=lambda station, _: told.append(station))
-    assert tuple(dict.fromkeys(told)) == pipeline.STATIONS
+    perform(job, tmp_path, kept, tell=lambda station, _: told.append(station))
+    assert list(dict.fromkeys(told)) == [*STATIONS, "result"]
 
 
 def test_the_certificate_is_confirmed_to_the_last_bit(done: Path, job: Job) -> None:
@@ -133,7 +135,7 @@ def test_fixed_and_uniform_divisions_have_a_share_of_b_without_gates(
 ) -> None:
     shares = {}
     for arm in ("B-heavy", "uniform"):
-        perform(job_of(source, arm, designs=("B-heavy", "uniform")), tmp_path / arm, kept=kept)
+        perform(job_of(source, arm, designs=("B-heavy", "uniform")), tmp_path / arm, kept)
         found = record(tmp_path / arm)["allocation"]
         assert found["gamma"] == found["layers"] == []
         shares[arm] = found["share_of_b"]
@@ -155,7 +157,7 @@ def test_fewer_documents_are_drawn_with_replacement(
     source: Path, kept: Kept, tmp_path: Path
 ) -> None:
     job = job_of(source, certified_documents=10)
-    perform(job, tmp_path, kept=kept)
+    perform(job, tmp_path, kept)
     found, stated = record(tmp_path), json.loads((tmp_path / "certificate.json").read_text())
     assert (found["documents"], found["population"]) == (10, 30)
     assert (stated["data"]["samples"], stated["data"]["seed"]) == (10, 0)
@@ -164,7 +166,7 @@ def test_fewer_documents_are_drawn_with_replacement(
 
 def test_mixed_precision_is_certified_as_it_was_trained(source: Path, tmp_path: Path) -> None:
     job = job_of(source, precision="autocast")
-    perform(job, tmp_path)
+    perform(job, tmp_path, Kept())
     stated = json.loads((tmp_path / "certificate.json").read_text())
     assert stated["model"]["dtype"] == "autocast"
     verdict = verify(tmp_path / "certificate.json", job.config.data.source, progress=False)
@@ -179,7 +181,7 @@ def test_a_job_stopped_before_its_record_certifies_again_without_training(
     times = {name: (done / name).stat().st_mtime_ns for name in ("result.json",)}
     path.unlink()
     (done / "certificate.json").unlink()
-    perform(job, done, kept=kept)
+    perform(job, done, kept)
     assert record(done) == before
     assert {name: (done / name).stat().st_mtime_ns for name in times} == times
 
@@ -193,11 +195,11 @@ def test_a_half_read_certificate_goes_on_from_its_shards(
         for path in done.glob("certif*.json"):
             path.unlink()
         with pytest.raises(KeyboardInterrupt):
-            perform(job, done, kept=kept)
+            perform(job, done, kept)
     assert len(list(done.glob("certificate.json.partial*/*.npz"))) == 2
     with monkeypatch.context() as patch:
         patch.setattr("hylorada.evaluation.risk._read", _killed)  # nothing is read again
-        perform(job, done, kept=kept)
+        perform(job, done, kept)
     assert record(done) == before
     assert not list(done.glob("*.partial*"))
 

@@ -14,7 +14,8 @@ from rich.console import Console
 from hylorada.errors import RunError, SpecError
 from hylorada.experiments import study as module
 from hylorada.experiments.ledger import open_ledger
-from hylorada.experiments.study import Place, compare, show
+from hylorada.experiments.studies.tables import show
+from hylorada.experiments.study import Place, compare
 from hylorada.files import alone_in
 from tests.small_study import Here, small_options
 
@@ -220,7 +221,7 @@ def test_a_frozen_reference_and_contrasts_are_in_an_ablation(
 def test_every_length_has_a_verdict_of_its_own(root: Path, tmp_path: Path, here: Here) -> None:
     options = small_options(root / "source", designs=("bias",), max_length=24, seeds=(1,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hylorada.experiments.studies.SHORTEST_CONTEXT", 12)
+        patch.setattr("hylorada.experiments.studies.length.SHORTEST_CONTEXT", 12)
         found = compare("length", options, replace(place(root), out=tmp_path), quiet())
     assert [one["name"] for one in found["arms"]] == [
         *("rsLoRA @ 12", "bias @ 12", "rsLoRA @ 24", "bias @ 24", "A/A")
@@ -244,6 +245,12 @@ def test_the_table_has_perplexity_change_parameters_time_and_verdict(
     assert study["sentences"][0].split(";")[0][:40] in " ".join(text.split())
 
 
+def test_a_verdict_is_shown_with_its_meaning_and_what_explains_it(study: dict[str, Any]) -> None:
+    judged = arm(study, "bias") | {"label": "B", "meaning": "helps", "explained_by": ["low_rank"]}
+    words = " ".join(said(study | {"arms": [judged]}).split())
+    assert "B helps (explained by low_rank)" in words
+
+
 def test_a_failed_check_is_shouted(study: dict[str, Any]) -> None:
     failed = {"name": "sums", "passed": False, "detail": "off"}
     assert "CHECK FAILED: sums: off" in said(study | {"checks": [failed]})
@@ -261,7 +268,7 @@ def test_failed_runs_end_the_study_with_their_reason_and_are_tried_again(
     spoilt = replace(place(root), out=tmp_path / "study", ledger=str(tmp_path / "runs"))
     options = small_options(root / "source", designs=("bias",), seeds=(1,))
     ledger = open_ledger(spoilt.runs)
-    carried = module.Carried(module.plan_of("landmarks", options), ledger, spoilt, quiet())
+    carried = module.StudyInProgress(module.plan_of("landmarks", options), ledger, spoilt, quiet())
     task = carried._arm_task(carried.plan.arm("bias"), 1)
     folder = tmp_path / "runs" / task.address.folder
     folder.mkdir(parents=True)
@@ -282,6 +289,16 @@ def test_text_that_is_missing_is_said_before_anything_is_written(
     with pytest.raises(SpecError, match="nowhere"):
         compare("landmarks", options, replace(place(root), out=tmp_path / "out"), quiet())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_any_text_is_tokenised(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "taken").write_text("a letter")
+    with pytest.raises(FileExistsError, match="taken"):
+        compare("landmarks", small_options(root / "source"), Place(out=tmp_path / "taken"), quiet())
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_folder_in_use_is_refused(root: Path, tmp_path: Path, here: Here) -> None:

@@ -15,7 +15,7 @@ from hylorada.errors import CheckpointError, SpecError
 from hylorada.evaluation.metrics import EvaluationSpec
 from hylorada.experiments.config import parse
 from hylorada.experiments.run import run
-from hylorada.experiments.subject import Subject, evaluate_subject, load_subject
+from hylorada.experiments.subject import Subject, chosen_device, evaluate_subject, load_subject
 from tests.small_run import small_arguments, write_model
 
 SPEC = EvaluationSpec(max_length=24, max_tokens=480, progress=False)
@@ -186,19 +186,53 @@ def test_a_damaged_adapter_is_one_line(place: Path, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["something: else\n", "", "model: {sauce: tiny}\n", "a: [\n"])
+def test_a_folder_with_a_configuration_of_something_else_is_one_line(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(
+        SpecError, match=r"config\.yaml must hold the configuration of a run"
+    ) as error:
+        load_subject(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_beside_something_else_is_an_adapter(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "run" / "adapter", tmp_path / "adapter")
+    (tmp_path / "environment.json").write_text("{}")
+    assert load_subject(str(tmp_path / "adapter")).base == str(place / "model")
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_an_adapter_with_a_damaged_configuration_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(SpecError, match="must hold an adapter's configuration in JSON"):
+        load_subject(str(tmp_path))
+
+
 def test_a_model_folder_with_a_yaml_of_its_own_is_a_model(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "model", tmp_path / "model")
     (tmp_path / "model" / "config.yaml").write_text("something: else\n")
     assert load_subject(str(tmp_path / "model")).adapter is None
 
 
-@pytest.mark.parametrize("name", ["nonsense", "mps:0"])
-def test_an_unknown_device_is_refused(place: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=f"device must be .* cpu or cuda; got '{name}'"):
-        load_subject(str(place / "model"), device=name)
+@pytest.mark.parametrize(
+    ("gpus", "there"), [(0, "cpu"), (1, "cpu or cuda or cuda:0"), (2, "cuda:0 or cuda:1")]
+)
+@pytest.mark.parametrize("name", ["nonsense", "mps:0", "cuda:2"])
+def test_a_device_that_is_not_there_is_refused(
+    gpus: int, there: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(SpecError, match=f"device must be .*{there}; got '{name}'"):
+        chosen_device(name)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
-def test_a_device_that_is_not_there_is_refused(place: Path) -> None:
-    with pytest.raises(SpecError, match="this machine has"):
-        load_subject(str(place / "model"), device="cuda")
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for gpus in (0, 2):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        found.append(chosen_device(None))
+    assert found == ["cpu", "cuda"]
+    assert chosen_device("cuda:1") == "cuda:1"

@@ -220,6 +220,7 @@ def test_a_context_that_is_not_wider_is_refused() -> None:
         ({"length": 1}, "at least 2; got 1"),
         ({"length": 8, "scaling": "ntk"}, "linear, dynamic, yarn; got 'ntk'"),
         ({"length": 8, "factor": 0.5}, "at least 1; got 0.5"),
+        ({"length": 8, "factor": float("nan")}, "at least 1; got nan"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], message: str) -> None:

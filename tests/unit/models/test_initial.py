@@ -128,6 +128,16 @@ def test_sources_that_name_no_model_are_refused(source: str, message: str) -> No
         load(source)
 
 
+@pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "nope"}'])
+def test_a_folder_whose_configuration_names_no_model_ends_in_one_line(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(SpecError, match=f"model 'random:{tmp_path}' could not be loaded") as caught:
+        load(f"random:{tmp_path}")
+    assert "\n" not in str(caught.value)
+
+
 def test_negative_seeds_and_wider_contexts_are_refused() -> None:
     with pytest.raises(SpecError, match="initial_seed must not be negative; got -1"):
         InitialSpec(seed=-1)

@@ -232,6 +232,24 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
+def test_a_folder_with_several_gguf_files_asks_for_one(tmp_path: Path) -> None:
+    for name in ("small.q4.gguf", "small.q8.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(SpecError, match=r"has 2 \.gguf files; name one, such as .*small\.q4\.gguf"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("model.safetensors", "cut off"), ("tokenizer.json", '{"version": "1.0"}')],
+)
+def test_a_damaged_file_ends_in_one_line(name: str, content: str, folder: Path) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(SpecError, match=f"model '{folder}' could not be loaded") as caught:
+        load(str(folder))
+    assert "\n" not in str(caught.value)
+
+
 def test_an_adapter_folder_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(SpecError, match="holds an adapter, not a model"):

@@ -4,18 +4,18 @@ from itertools import islice
 import pytest
 import torch
 
-from hylorada.models import tiny
-from hylorada.models.pretrained import LoadedModel
+from hylorada.files import embedded
+from hylorada.models.pretrained import LoadedModel, load
 from hylorada.text.corpus import documents
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return tiny.load()
+    return load("tiny")
 
 
 def test_the_weights_are_small_enough_to_ship() -> None:
-    assert (tiny.folder() / "model.safetensors").stat().st_size <= 8_000_000
+    assert (embedded("tiny") / "model.safetensors").stat().st_size <= 8_000_000
 
 
 def test_the_model_has_the_shape_of_gpt2_and_a_context_of_1024(loaded: LoadedModel) -> None:
@@ -61,6 +61,6 @@ def test_it_is_a_language_model(loaded: LoadedModel) -> None:
 
 
 def test_the_model_card_and_licence_facts_are_there() -> None:
-    card = (tiny.folder() / "README.md").read_text(encoding="utf-8")
+    card = (embedded("tiny") / "README.md").read_text(encoding="utf-8")
     assert "perplexity" in card
     assert "public domain" in card

@@ -9,30 +9,18 @@ import numpy as np
 import pytest
 
 from hylorada.report import allocation, gating
-from hylorada.report.allocated import Place, bits_per_coordinate, layer_places, share_of_b
+from hylorada.report.allocation_data import Place, bits_per_coordinate, layer_places, share_of_b
 from hylorada.report.canvas import NARROW, WIDE, Sheet, styled
 from hylorada.report.exports import as_csv, as_latex
 from hylorada.report.labelling import Label, label_near
 from hylorada.report.page import render
-from hylorada.report.plots import Draw
 from hylorada.report.reading import checked
 from hylorada.report.tables import tables_of
 from tests.unit.report.allocation_study import DIVISIONS, LAYERS, SEEDS, allocation_study
+from tests.unit.report.drawn import words
 
 STUDY = checked(allocation_study())
 TABLES = tables_of(STUDY)
-
-
-def words(draw: Draw, study: dict[str, Any], width: float = WIDE) -> tuple[str, list[str]]:
-    """Return what a figure says of itself, and the words drawn in it."""
-    with styled():
-        sheet = Sheet(width)
-        caption = draw(study, sheet)
-        assert caption is not None
-        svg = sheet.svg("one", "")
-    said = f"{caption.text} {caption.numbers}".replace("\u00a0", " ")
-    found = re.findall("<text[^>]*>([^<]*)</text>", svg)
-    return said, [text.replace("\u00a0", " ").replace("&lt;", "<") for text in found]
 
 
 def with_data(**data: Any) -> dict[str, Any]:

@@ -10,24 +10,13 @@ from hylorada.report import curves, effects, frontiers, gains, landmarks
 from hylorada.report.canvas import WIDE, Sheet, styled
 from hylorada.report.frontiers import Offer, unsurpassed
 from hylorada.report.marks import SERIES, ends, finite, strokes
-from hylorada.report.plots import FIGURES, Draw, drawing, save
+from hylorada.report.plots import FIGURES, drawing, save
 from hylorada.report.reading import checked
+from tests.unit.report.drawn import words
 from tests.unit.report.example import allocation, example
 
 FULL = checked(allocation())
 BARE = checked({"schema": 1, "arms": [{"name": "only"}]})
-
-
-def words(draw: Draw, study: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return what a figure says of itself, and the words drawn in it."""
-    with styled():
-        sheet = Sheet(WIDE)
-        caption = draw(study, sheet)
-        assert caption is not None
-        svg = sheet.svg("one", "")
-    said = f"{caption.text} {caption.numbers}".replace("\u00a0", " ")
-    found = re.findall("<text[^>]*>([^<]*)</text>", svg)
-    return said, [text.replace("\u00a0", " ").replace("&lt;", "<") for text in found]
 
 
 def arms(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -166,6 +155,12 @@ def test_what_is_lost_in_the_middle_is_told() -> None:
     assert "Middle minus edges: arm 0 +0.500." in said
 
 
+def test_a_middle_like_its_edges_is_told_too() -> None:
+    rows = [{"depth": depth, "value": 2.0} for depth in (0, 0.5, 1)]
+    said, _ = words(curves.depths, arms({"depth_curve": rows}))
+    assert "Middle minus edges: arm 0 0.000." in said
+
+
 def test_depths_at_the_edges_alone_have_no_middle() -> None:
     said, _ = words(curves.depths, arms({"depth_curve": [{"depth": 0, "value": 2.0}]}))
     assert "not measured" in said
@@ -215,6 +210,11 @@ def test_the_strongest_gate_is_told() -> None:
     assert "from 0.100 to 0.900" in said
     assert "arm 0: most for two at 0–7, 0.900." in said
     assert {"0–7", "8–15", "one", "two", "0.100", "0.900"} <= set(drawn)
+
+
+def test_many_columns_without_a_name_are_drawn() -> None:
+    blank = {"rows": ["0–7"], "columns": [" " * 9] * 30, "weights": [[0.5] * 30]}
+    assert "from 0.500 to 0.500" in words(landmarks.gates, arms({"gates": blank}))[0]
 
 
 def test_equal_gates_have_full_strength() -> None:

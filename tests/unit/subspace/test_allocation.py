@@ -78,7 +78,7 @@ def test_uniform_moves_both_factors_by_every_coordinate() -> None:
 
 def test_learned_slices_are_proportional_to_the_layers_and_sum_to_the_dimension() -> None:
     allocation = Allocation(paper_targets(True), AllocationSpec(mode="learned"))
-    sizes = {gate.layer: gate.size for gate in allocation.gates}
+    sizes = {piece.layer: piece.size for piece in allocation.slices}
     # A layer has 12,288 of 351,744 parameters: 34.9 coordinates; the head has 580.8.
     assert sizes == {f"h.{layer}": 35 for layer in range(12)} | {REST: 580}
     assert list(sizes)[-1] == REST
@@ -86,7 +86,7 @@ def test_learned_slices_are_proportional_to_the_layers_and_sum_to_the_dimension(
 
 def test_a_slice_never_exceeds_its_smaller_factor() -> None:
     allocation = Allocation(paper_targets(True), AllocationSpec(dim=20_000, mode="learned"))
-    sizes = {gate.layer: gate.size for gate in allocation.gates}
+    sizes = {piece.layer: piece.size for piece in allocation.slices}
     assert sizes[REST] == 3072
     assert sum(sizes.values()) == 20_000
     assert {size for layer, size in sizes.items() if layer != REST} == {1410, 1411}

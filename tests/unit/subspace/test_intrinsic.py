@@ -75,7 +75,7 @@ def test_layers_come_from_the_module_tree_and_the_rest_is_a_group() -> None:
     wrapped = create_intrinsic_model(Stack(), 12, "learned")
     assert isinstance(wrapped, StructuredIDModule)
     assert list(wrapped.shares()) == ["blocks.0", "blocks.1", "blocks.2", "rest"]
-    assert [gate.size for gate in wrapped.allocation.gates] == [3, 3, 3, 3]
+    assert [piece.size for piece in wrapped.allocation.slices] == [3, 3, 3, 3]
 
 
 def test_a_task_that_needs_other_shares_moves_the_gates_apart() -> None:

@@ -176,9 +176,7 @@ def test_replacing_the_empty_string_is_refused() -> None:
 
 
 def test_an_unknown_split_is_refused() -> None:
-    with pytest.raises(
-        SpecError, match="split must be one of train, valid, test or all; got 'dev'"
-    ):
+    with pytest.raises(SpecError, match="split must be one of train, valid, test, all; got 'dev'"):
         documents("sotu", "dev")
 
 

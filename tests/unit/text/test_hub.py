@@ -1,8 +1,6 @@
 """The hub itself is out of reach here; `datasets` reads the same splits from a local folder."""
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,10 @@ from hylorada.text.hub import hub_rows, looks_like_hub_name
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder, so that a relative name is found by `datasets` there."""
-    before = Path.cwd()
-    os.chdir(tmp_path)
-    yield tmp_path
-    os.chdir(before)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def write(path: Path, *rows: str) -> None:
@@ -70,6 +66,12 @@ def test_a_configuration_after_a_colon_reaches_the_hub(elsewhere: Path) -> None:
     found = list(documents("owner/name:default", "train"))
     assert [document.text for document in found] == ["a", "b"]
     assert found[1].identifier == "owner/name:default:2"
+
+
+def test_a_mistyped_folder_with_a_configuration_is_not_asked_of_the_hub(elsewhere: Path) -> None:
+    write(elsewhere / "owner/name/train.jsonl", "a")
+    with pytest.raises(SpecError, match="holds no 'owner/nmae'; did you mean 'owner/name'"):
+        documents("owner/nmae:default", "train")
 
 
 def test_rows_of_wikitext_are_one_text_joined_by_two_newlines(elsewhere: Path) -> None:

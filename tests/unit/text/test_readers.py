@@ -55,6 +55,15 @@ def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path) -> 
         plain_text(path)
 
 
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    packed = bytearray(gzip.compress(b"text " * 100, mtime=0))
+    packed[10:12] = b"\xff\xff"
+    path.write_bytes(packed)
+    with pytest.raises(SpecError, match=r"a\.txt\.gz must be UTF-8 text; Error -3"):
+        list(plain_lines(path))
+
+
 def test_json_rows_come_from_plain_and_compressed_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES + "\n")
     with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as file:
@@ -83,11 +92,15 @@ def test_parquet_rows_come_in_order(tmp_path: Path) -> None:
     assert list(parquet_rows(written_parquet(tmp_path / "a.parquet", ROWS))) == ROWS
 
 
-def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"nothing of the kind")
-    with pytest.raises(SpecError, match="is no parquet file"):
-        list(parquet_rows(path))
+def test_a_file_that_is_damaged_or_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
+    path = written_parquet(tmp_path / "a.parquet", [{"text": f"row {n} " * 50} for n in range(99)])
+    intact = path.read_bytes()
+    damaged = intact[:100] + b"\xff" * 8 + intact[108:]
+    for content in (damaged, b"nothing of the kind"):
+        path.write_bytes(content)
+        with pytest.raises(SpecError, match="must be an intact parquet file") as caught:
+            list(parquet_rows(path))
+        assert "\n" not in str(caught.value)
 
 
 def test_the_text_is_found_under_its_usual_names_or_as_the_only_string() -> None:
@@ -112,6 +125,11 @@ def test_a_missing_chosen_field_lists_what_there_is() -> None:
 def test_a_field_that_holds_no_text_is_refused() -> None:
     with pytest.raises(SpecError, match="field 'text' of row 1 must be text; got int"):
         row_text({"text": 3}, "text", "row 1")
+
+
+def test_half_a_pair_of_surrogates_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"'text' of row 1 must be Unicode text.*surrogates"):
+        row_text(json.loads(r'{"text": "\ud83d"}'), None, "row 1")
 
 
 def test_a_row_is_called_by_its_own_name_or_by_its_place() -> None:

@@ -8,7 +8,8 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerBase
 
 from hylorada.errors import SpecError
 from hylorada.text.corpus import Document
-from hylorada.text.tokens import TokenStore, tokenise, tokenizer_fingerprint
+from hylorada.text.store import TokenStore
+from hylorada.text.tokens import tokenise, tokenizer_fingerprint
 from tests.unit.text.byte_tokens import byte_tokenizer
 
 TEXTS = ("first", "zweiß", "", "last")
@@ -211,6 +212,7 @@ def test_no_documents_are_refused(tmp_path: Path) -> None:
 def test_documents_without_any_token_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="the 2 documents hold no token"):
         prepared(tmp_path / "s", "", "", boundary="none")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_goes_to_standard_error(

@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import AutoModelForCausalLM, LlamaConfig, TrainerCallback
+from transformers import AutoModelForCausalLM, LlamaConfig, TrainerCallback, TrainingArguments
 
 from hylorada import HyLoRADAConfig
 from hylorada.errors import CheckpointError, SpecError
@@ -21,7 +21,7 @@ from hylorada.training.continuation import load_parameters, restore_random_state
 from hylorada.training.loop import DivergenceError
 from hylorada.training.optimisation import OptimisationSpec
 from hylorada.training.settings import TrainingSpec
-from hylorada.training.trainer import TrainingOutcome, train
+from hylorada.training.trainer import TrainingOutcome, train, validation_loss
 
 LLAMA = LlamaConfig(
     vocab_size=31,
@@ -249,6 +249,14 @@ def test_the_validation_loss_weighs_every_token_alike(tmp_path: Path) -> None:
     assert outcome.valid_loss == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_validation_alone_needs_no_items_that_processes_could_share_for_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    _, tokens = validation_loss(adapted(), Counting(3), training=SPEC, folder=tmp_path)
+    assert tokens == 2 * 8  # the first and the third item are this process's
+
+
 def test_an_untrained_parameter_stops_the_run_at_its_end(tmp_path: Path) -> None:
     model = adapted(landmark_enabled=False, position_bias=False)
     model.base_model.model.model.norm.register_parameter("lora_A", nn.Parameter(torch.ones(1)))
@@ -279,6 +287,20 @@ class Seen(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.deterministic = torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_callers_own_wish_for_deterministic_kernels_is_given_back(
+    wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        spec = replace(SPEC, deterministic=wanted, steps=1)
+        train(adapted(), Counting(), training=spec, folder=tmp_path)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -343,6 +365,16 @@ def test_plain_lora_trains(tmp_path: Path) -> None:
 def test_empty_validation_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="validation data must have at least one item"):
         train(adapted(), Counting(), training=SPEC, folder=tmp_path, valid_data=Counting(0))
+
+
+def test_validation_data_without_a_target_is_refused(tmp_path: Path) -> None:
+    class Ignored(Counting):
+        def __getitem__(self, index: int) -> dict[str, Tensor]:
+            item = super().__getitem__(index)
+            return {**item, "labels": torch.full_like(item["labels"], -100)}
+
+    with pytest.raises(SpecError, match="must have a token to predict"):
+        validation_loss(adapted(), Ignored(), training=SPEC, folder=tmp_path)
 
 
 def test_a_checkpoint_of_another_adapter_is_refused(tmp_path: Path) -> None:

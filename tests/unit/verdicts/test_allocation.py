@@ -10,9 +10,9 @@ from scipy.special import stdtrit
 from hylorada.errors import SpecError
 from hylorada.verdicts import Arm, VerdictSpec, hypotheses, judge
 from hylorada.verdicts.allocation import SMALLEST_SHARE, SMALLEST_SLOPE
-from hylorada.verdicts.findings import OPEN, number
-from hylorada.verdicts.labels import effect_nats, gain_percent
-from hylorada.verdicts.splits import _rescaled
+from hylorada.verdicts.allocation.findings import OPEN, number
+from hylorada.verdicts.allocation.splits import _rescaled
+from hylorada.verdicts.gains import effect_nats, gain_percent
 
 SEEDS = (42, 123, 999)
 STACK = [f"transformer.h.{index}" for index in range(6)]

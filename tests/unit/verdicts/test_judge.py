@@ -185,26 +185,27 @@ def test_seeds_needed_are_the_fewest_that_settle_the_present_estimate() -> None:
             role="candidate",
         ),
     ]
-    verdict = judge(arms, baseline="lora").verdict("a")
+    judged = judge(arms, baseline="lora")
+    verdict = judged.verdict("a")
     # Mean 0.012, sd 0.004; "minimal" starts at 0.0050125 nats, so t * 0.004 / sqrt(n) must fall
     # to 0.0069875: n = 4 gives 3.1824 * 0.002 = 0.00636, n = 3 gives 0.00994.
     assert (verdict.label, verdict.seeds_needed) == ("inconclusive", 1)
     assert "about 1 more seed would settle it" in verdict.sentence
+    assert judged.sentences[1].endswith("about 1 more seed would settle the nearest.")
 
 
-def test_an_arm_that_exploded_under_one_of_two_seeds_still_gives_finite_numbers() -> None:
+@pytest.mark.parametrize("exploded", [60.0, 5000.0])
+def test_an_arm_that_exploded_under_one_of_two_seeds_still_gives_finite_numbers(
+    exploded: float,
+) -> None:
     arms = [
         Arm(name="lora", log_perplexities=(3.0, 3.1), role="baseline"),
-        Arm(name="a", log_perplexities=(3.0, 60.0), role="candidate"),
-        arm_of_two("b"),
+        Arm(name="a", log_perplexities=(3.0, exploded), role="candidate"),
+        Arm(name="b", log_perplexities=(2.9, 3.01), role="candidate"),
     ]
     judged = judge(arms, baseline="lora")
     assert "Infinity" not in json.dumps(judged.as_dict())
     assert len(judged.verdict("a").sentence) < 200
-
-
-def arm_of_two(name: str) -> Arm:
-    return Arm(name=name, log_perplexities=(2.9, 3.01), role="candidate")
 
 
 def test_a_nan_names_arm_and_seed() -> None:

@@ -11,9 +11,10 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from hylorada.errors import SpecError
-from hylorada.verdicts.labels import VerdictSpec, effect_nats, gain_percent, labels
+from hylorada.verdicts.gains import effect_nats, gain_percent
+from hylorada.verdicts.intervals import simultaneous_ends
+from hylorada.verdicts.labels import VerdictSpec, labels
 from hylorada.verdicts.power import judged_ends, judged_labels, power
-from hylorada.verdicts.simultaneous import simultaneous_ends
 from hylorada.verdicts.spread import Pool, Spread, pool, spread
 
 SPEC = VerdictSpec()

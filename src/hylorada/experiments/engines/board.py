@@ -31,7 +31,7 @@ class Board:
 
     def __init__(self, console: Console, phase: str, total: int) -> None:
         self._running: dict[str, tuple[str, float]] = {}
-        self._done = 0
+        self._done: set[str] = set()
         self._total = total
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -59,6 +59,8 @@ class Board:
 
     def tell(self, label: str, station: str, share: float) -> None:
         """Move a running job to a share of a station."""
+        if label in self._done:  # news from another node may come late
+            return
         start, width = STATIONS.get(station, (1.0, 0.0))
         self._running[label] = (station, start + width * min(1.0, share))
         self._draw()
@@ -66,7 +68,7 @@ class Board:
     def finish(self, label: str) -> None:
         """Count a job as done."""
         self._running.pop(label, None)
-        self._done += 1
+        self._done.add(label)
         self._draw()
 
     def drop(self, label: str) -> None:
@@ -81,7 +83,7 @@ class Board:
     def _draw(self) -> None:
         shown = [f"{label} ({station})" for label, (station, _) in self._running.items()]
         more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-        completed = self._done + sum(share for _, share in self._running.values())
+        completed = len(self._done) + sum(share for _, share in self._running.values())
         self._progress.update(
             self._bar,
             completed=min(completed, self._total),

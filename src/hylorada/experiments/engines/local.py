@@ -18,7 +18,7 @@ import torch
 
 from hylorada.experiments.engines import worker
 from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.work import (
+from hylorada.experiments.engines.tasks import (
     PATIENCE_S,
     Agenda,
     Engine,

@@ -12,7 +12,7 @@ from typing import Any
 
 from hylorada.errors import SpecError
 from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.work import (
+from hylorada.experiments.engines.tasks import (
     PATIENCE_S,
     Agenda,
     Engine,
@@ -33,22 +33,6 @@ LOST_NODES = 5
 KEPT = Kept()
 
 
-class News:
-    """Where tasks on all nodes say how far they are; lives beside the study."""
-
-    def __init__(self) -> None:
-        self.shares: dict[str, tuple[str, float]] = {}
-
-    def tell(self, label: str, station: str, share: float) -> None:
-        """Note how far a task is."""
-        self.shares[label] = (station, share)
-
-    def drain(self) -> dict[str, tuple[str, float]]:
-        """Return what was noted since the last time."""
-        found, self.shares = self.shares, {}
-        return found
-
-
 class RayEngine:
     """Runs jobs as tasks of a Ray cluster: the one at RAY_ADDRESS, or one on this machine."""
 
@@ -56,12 +40,14 @@ class RayEngine:
         """Find Ray; `workers` jobs are given to the cluster at a time, None as many as fit."""
         try:
             import ray
+            from ray.util.queue import Queue
         except ImportError as error:
             raise SpecError("engine 'ray' needs Ray; pip install 'hylorada[cluster]'") from error
         self.ray: Any = ray
+        self.queue: Any = Queue
         self.workers = workers
         self.started = False
-        self.board: Any = None
+        self.news: Any = None  # where tasks on all nodes say how far they are
         self.perform: Any = None
 
     def __enter__(self) -> Engine:
@@ -75,7 +61,7 @@ class RayEngine:
         beside = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             node_id=here, soft=False
         )
-        self.board = self.ray.remote(News).options(num_cpus=0, scheduling_strategy=beside).remote()
+        self.news = self.queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
         self.perform = self.ray.remote(carry_out).options(
             num_cpus=1, num_gpus=1 if gpus else 0, max_retries=LOST_NODES
         )
@@ -88,7 +74,7 @@ class RayEngine:
         trace: TracebackType | None,
     ) -> None:
         """Leave the cluster, if this engine joined it."""
-        self.ray.kill(self.board)
+        self.news.shutdown(force=True)
         if self.started:
             self.ray.shutdown()
 
@@ -107,10 +93,10 @@ class RayEngine:
         while agenda.is_open:
             while agenda.waiting and len(running) < most:
                 task = agenda.waiting.popleft()
-                running[self.perform.remote(task, place, self.board, settings)] = task
+                running[self.perform.remote(task, place, self.news.actor, settings)] = task
             done, _ = self.ray.wait(list(running), timeout=SECONDS_BETWEEN_NEWS)
-            for label, news in self.ray.get(self.board.drain.remote()).items():
-                board.tell(label, *news)
+            for label, station, share in self.news.get_nowait_batch(self.news.size()):
+                board.tell(label, station, share)
             for reference in done:
                 agenda.settle(self._outcome(reference, running.pop(reference), place))
         return agenda.outcomes()
@@ -135,7 +121,7 @@ def attempted(task: Task, place: str, news: Any) -> Outcome:
     """Attempt a task on this node; the claim keeps any other from doing it."""
 
     def send(station: str, share: float) -> None:
-        news.tell.remote(task.label, station, share)
+        news.put_nowait.remote((task.label, station, share))
 
     outcome = attempt(task, open_ledger(place), KEPT, Throttled(send, SECONDS_BETWEEN_NEWS))
     if outcome.state == "held":  # a lost node's claim ends a moment after the node

@@ -8,7 +8,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from hylorada.experiments.engines.work import Task, Throttled, attempt, settle_in
+from hylorada.experiments.engines.tasks import Task, Throttled, attempt, settle_in
 from hylorada.experiments.kept import Kept
 from hylorada.experiments.ledger import open_ledger
 
