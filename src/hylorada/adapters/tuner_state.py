@@ -77,6 +77,10 @@ class StatefulTuner(BaseTuner):
         if was_active:
             self.set_adapter(self.active_adapters)
 
+    def unload(self) -> nn.Module:
+        """Return the base model as it was, without PEFT's bar for a moment's work."""
+        return self._unload_and_optionally_merge(merge=False, progressbar=False)
+
     def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
         model: nn.Module = super()._unload_and_optionally_merge(*args, **kwargs)
         self._detach()
