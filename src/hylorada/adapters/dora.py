@@ -24,7 +24,8 @@ from hylorada.adapters.row_norms import (
     row_squares,
 )
 
-RowNorm = Callable[[Tensor, Tensor], Tensor]
+Factors = tuple[Tensor, Tensor]
+RowNorm = Callable[[Factors, Factors], Tensor]
 
 
 class FastDora(LowRankUpdate, DoraLinearVariant):
@@ -47,22 +48,33 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with direction and magnitude adapted."""
-        bias = getattr(module.get_base_layer(), "bias", None)
+        base = module.get_base_layer()
+        bias = getattr(base, "bias", None)
         bias = None if bias is None else bias.to(result.dtype)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return self._differentiable(module, active_adapter, x, result, bias)
-        down = module.lora_A[active_adapter].weight * module.scaling[active_adapter]
-        up = module.lora_B[active_adapter].weight.to(result.dtype)
-        low = self.low_rank(module, active_adapter, x, down.to(result.dtype))
+            return self._differentiable(module, active_adapter, base, x, result, bias)
+        down, up = (
+            factor[active_adapter].weight.to(result.dtype)
+            for factor in (module.lora_A, module.lora_B)
+        )
+        low = self.low_rank(module, active_adapter, x, down)
         factor = self.factor(module, active_adapter, result.dtype)
-        return rescale(without(bias, result), low, up * factor[:, None], factor, bias)
+        rescaled_up = up * (factor * module.scaling[active_adapter])[:, None]
+        return rescale(without(bias, result), low, rescaled_up, factor, bias)
 
     def _differentiable(
-        self, layer: LoraLayer, adapter: str, x: Tensor, result: Tensor, bias: Tensor | None
+        self,
+        layer: LoraLayer,
+        adapter: str,
+        base: nn.Module,
+        x: Tensor,
+        result: Tensor,
+        bias: Tensor | None,
     ) -> Tensor:
         # Never across training steps: some optimisers write without a new version.
         self.cached = None
         x = layer.lora_dropout[adapter](x.to(result.dtype))
+        scaling = layer.scaling[adapter]
         output: Tensor = DoraRows.apply(
             result,
             x,
@@ -71,8 +83,8 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
             layer.lora_magnitude_vector[adapter].weight,
             None if self.gain is None else self.gain(x),
             bias,
-            layer.scaling[adapter],
-            partial(self.row_norm, layer, adapter),
+            scaling,
+            partial(self.row_norm, base, layer.fan_in_fan_out, scaling),
         )
         return output
 
@@ -83,46 +95,45 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
         Remembered in eval mode, where decoding would otherwise recompute it for every token.
         """
+        base, scaling = layer.get_base_layer(), layer.scaling[adapter]
         down, up = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
         magnitude = layer.lora_magnitude_vector[adapter].weight
         remember = not layer.training and not torch.compiler.is_compiling()
-        written = (down, up, magnitude, layer.get_base_layer().weight)
-        key = (*map(version, written), layer.scaling[adapter], dtype)
+        key = (*map(version, (down, up, magnitude, base.weight)), scaling, dtype)
         if remember and self.cached is not None and self.cached[0] == key:
             return self.cached[1]
         with torch.no_grad():  # as the paper does
-            scaled_down = (down * layer.scaling[adapter]).to(dtype)
-            norm = self.row_norm(layer, adapter, scaled_down, up.to(dtype))
+            cast = (down.to(dtype), up.to(dtype))
+            norm = self.row_norm(base, layer.fan_in_fan_out, scaling, (down, up), cast)
         factor = (magnitude / norm).to(dtype)
         self.cached = (key, factor) if remember else None
         return factor
 
     def row_norm(
-        self,
-        layer: LoraLayer,
-        adapter: str,
-        scaled_down: Float[Tensor, "rank in_dim"],
-        up: Float[Tensor, "out_dim rank"],
+        self, base: Any, fan_in_fan_out: bool, scaling: float, exact: Factors, cast: Factors
     ) -> Float[Tensor, " out_dim"]:
         """Return `|W + sBA|` per output row in float32.
 
-        `scaled_down`, which is `s A`, and `up` have the dtype of the activations.
+        `exact` are A and B as they are trained, `cast` the same in the dtype of the activations.
         """
-        base = layer.get_base_layer()
         if is_small_on_a_gpu(base):
-            return dense_row_norm(base, scaled_down, up)
-        product = frozen_product(base, scaled_down)
-        exact_down, exact_up = (f[adapter].weight.float() for f in (layer.lora_A, layer.lora_B))
-        scaled_down = exact_down * layer.scaling[adapter]
-        return factored_row_norm(self.frozen_square(layer), product, scaled_down, exact_up)
+            return dense_row_norm(base, *cast, scaling)
+        down, up = exact
+        return factored_row_norm(
+            self.frozen_square(base, fan_in_fan_out),
+            frozen_product(base, cast[0]),
+            down.float(),
+            up.float(),
+            scaling,
+        )
 
-    def frozen_square(self, layer: LoraLayer) -> Float[Tensor, " out_dim"]:
+    def frozen_square(self, base: Any, fan_in_fan_out: bool) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
         if torch.compiler.is_compiling():  # a graph cannot ask whether the weight is still the same
-            return row_squares(layer)
-        key = version(layer.get_base_layer().weight)
+            return row_squares(base, fan_in_fan_out=fan_in_fan_out)
+        key = version(base.weight)
         if self.frozen is None or self.frozen[0] != key:
-            self.frozen = (key, row_squares(layer))
+            self.frozen = (key, row_squares(base, fan_in_fan_out=fan_in_fan_out))
         return self.frozen[1]
 
 
@@ -135,7 +146,7 @@ def rescale(
 ) -> Float[Tensor, "*batch out_dim"]:
     """Return `factor * centred + bias + low rescaled_up^T`.
 
-    Where `rescaled_up` is `factor * up`, the update is rescaled without a pass over the tokens.
+    Where `rescaled_up` is `s * factor * up`, the update is rescaled without a pass over the tokens.
     """
     matrix = rows(centred)
     rescaled = matrix * factor if bias is None else torch.addcmul(bias, matrix, factor)
@@ -146,11 +157,6 @@ def rescale(
 def without(bias: Tensor | None, result: Tensor) -> Tensor:
     """Return a layer's output before its bias was added."""
     return result if bias is None else result - bias
-
-
-def scaled(tensor: Tensor, scaling: float, dtype: torch.dtype) -> Tensor:
-    """Return the tensor times a number in another dtype, in one pass."""
-    return torch.mul(tensor, scaling, out=torch.empty_like(tensor, dtype=dtype))
 
 
 class DoraRows(torch.autograd.Function):
@@ -176,32 +182,35 @@ class DoraRows(torch.autograd.Function):
         """Return the adapted rows."""
         ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
         ctx.scaling = scaling
-        down, up = scaled(down, scaling, result.dtype), up.to(result.dtype)
-        inner = nn.functional.linear(x, down)
-        norm = row_norm(down, up)
+        cast_down, cast_up = down.to(result.dtype), up.to(result.dtype)
+        inner = nn.functional.linear(x, cast_down)
+        norm = row_norm((down, up), (cast_down, cast_up))
         factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
-        rescaled_up, centred = up * factor[:, None], without(bias, result)
-        ctx.save_for_backward(x, down, up, rescaled_up, inner, centred, factor, norm, gain)
+        scaled = factor * scaling
+        rescaled_up, centred = cast_up * scaled[:, None], without(bias, result)
+        ctx.save_for_backward(
+            x, cast_down, cast_up, rescaled_up, inner, centred, factor, scaled, norm, gain
+        )
         return rescale(centred, gated(inner, gain), rescaled_up, factor, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the tensors that came in."""
-        x, down, up, rescaled_up, inner, centred, factor, norm, gain = ctx.saved_tensors
+        x, down, up, rescaled_up, inner, centred, factor, scaled, norm, gain = ctx.saved_tensors
         _, need_x, _, _, _, need_gain, need_bias, *_ = ctx.needs_input_grad
         low, tokens = rows(gated(inner, gain)), rows(gradient)
         product = gradient * centred
         # The small factor first: a CPU is slow at a tall result from a transposed gradient.
         for_row = torch.mm(low.t(), tokens).t()
         for_factor = plus_row_products(
-            rows(product).sum(dim=0), up, for_row, in_one_launch=gradient.is_cuda
+            rows(product).sum(dim=0), up, for_row, ctx.scaling, in_one_launch=gradient.is_cuda
         )
         for_bias = (1 - factor) * tokens.sum(dim=0) if need_bias else None
         for_result = torch.mul(gradient, factor, out=product)
         for_low = torch.mm(tokens, rescaled_up)
         down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
-        for_up = torch.mul(for_row, factor[:, None], out=torch.empty_like(up, dtype=up_dtype))
+        for_up = torch.mul(for_row, scaled[:, None], out=torch.empty_like(up, dtype=up_dtype))
         for_gain = None
         if gain is not None:
             for_gated = for_low.view(inner.shape)
@@ -211,7 +220,7 @@ class DoraRows(torch.autograd.Function):
         return (
             for_result,
             torch.mm(for_low, down).view(x.shape) if need_x else None,
-            scaled(torch.mm(for_low.t(), rows(x)), ctx.scaling, down_dtype),
+            torch.mm(for_low.t(), rows(x)).to(down_dtype),
             for_up,
             (for_factor / norm).to(magnitude_dtype),
             for_gain,
@@ -225,16 +234,18 @@ def plus_row_products(
     start: Float[Tensor, " out_dim"],
     first: Float[Tensor, "out_dim rank"],
     second: Float[Tensor, "out_dim rank"],
+    scaling: float,
     *,
     in_one_launch: bool,
 ) -> Float[Tensor, " out_dim"]:
-    """Return `start + <first, second>` per row.
+    """Return `start + scaling * <first, second>` per row.
 
     A batched product is one launch, which a GPU waits for; a CPU is slow at it in bfloat16.
     """
     if in_one_launch:
-        return torch.baddbmm(start[:, None, None], first[:, None], second[:, :, None]).flatten()
-    return (first * second).sum(dim=1).add_(start)
+        start, left, right = start[:, None, None], first[:, None], second[:, :, None]
+        return torch.baddbmm(start, left, right, alpha=scaling).flatten()
+    return torch.add(start, (first * second).sum(dim=1), alpha=scaling)
 
 
 def version(parameter: Tensor) -> tuple[Any, ...]:

@@ -156,8 +156,8 @@ def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
 def test_products_of_rows_are_added_to_what_is_there(in_one_launch: bool) -> None:
     first, second = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]), torch.tensor([[5.0, 6.0]])
     start = torch.tensor([10.0, 20.0, 30.0])
-    found = plus_row_products(start, first, second.expand(3, 2), in_one_launch=in_one_launch)
-    assert found.tolist() == [27.0, 59.0, 30.0]
+    found = plus_row_products(start, first, second.expand(3, 2), 2.0, in_one_launch=in_one_launch)
+    assert found.tolist() == [44.0, 98.0, 30.0]
     assert start.tolist() == [10.0, 20.0, 30.0]
 
 
@@ -175,7 +175,7 @@ NORM = torch.tensor([0.5, 1.0, 2.0, 3.0, 0.1], dtype=torch.float64)
 
 
 def node(*leaves: Any) -> Tensor:
-    output: Tensor = DoraRows.apply(*leaves, 1.5, lambda down, up: NORM)
+    output: Tensor = DoraRows.apply(*leaves, 1.5, lambda exact, cast: NORM)
     return output
 
 

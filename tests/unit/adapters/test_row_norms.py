@@ -40,7 +40,7 @@ def test_the_dense_row_norm_is_the_norm_of_the_sum(
     kind: type[nn.Module], size: tuple[int, int, int]
 ) -> None:
     weight, down, up = drawn(*size)
-    found = dense_row_norm(layer(kind, weight), 2.5 * down.float(), up.float())
+    found = dense_row_norm(layer(kind, weight), down.float(), up.float(), 2.5)
     expected = reference.row_norm(weight, down, up, 2.5)
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
@@ -48,10 +48,8 @@ def test_the_dense_row_norm_is_the_norm_of_the_sum(
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_the_factored_row_norm_is_the_norm_of_the_sum(size: tuple[int, int, int]) -> None:
     weight, down, up = drawn(*size)
-    scaled_down = 2.5 * down
-    product = weight @ scaled_down.T
-    square = weight.square().sum(1)
-    found = factored_row_norm(*(part.float() for part in (square, product, scaled_down, up)))
+    parts = (weight.square().sum(1), weight @ down.T, down, up)
+    found = factored_row_norm(*(part.float() for part in parts), 2.5)
     expected = reference.row_norm(weight, down, up, 2.5)
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
@@ -61,7 +59,7 @@ def test_a_dense_norm_in_bfloat16_errs_less_than_one_rounding(kind: type[nn.Modu
     """Each entry of the sum is rounded once; a norm over many entries averages that away."""
     weight, down, up = (tensor.bfloat16().double() for tensor in drawn(48, 256, 8))
     base = layer(kind, weight).bfloat16()
-    found = dense_row_norm(base, 2.0 * down.bfloat16(), up.bfloat16())
+    found = dense_row_norm(base, down.bfloat16(), up.bfloat16(), 2.0)
     expected = reference.row_norm(weight, down, up, 2.0)
     assert found.dtype == torch.float32
     assert ((found.double() - expected).abs() / expected).max() < 2**-9
@@ -70,7 +68,7 @@ def test_a_dense_norm_in_bfloat16_errs_less_than_one_rounding(kind: type[nn.Modu
 def test_a_row_that_the_update_cancels_has_no_negative_square() -> None:
     weight = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
     down, up = torch.tensor([[3.0, 4.0]]), torch.tensor([[-1.0], [0.0]])
-    norm = factored_row_norm(weight.square().sum(1), weight @ down.T, down, up)
+    norm = factored_row_norm(weight.square().sum(1), weight @ down.T, down, up, 1.0)
     assert SMALLEST_NORM <= norm[0] <= 1e-3
     assert norm[1] == 1.0
 
@@ -78,7 +76,7 @@ def test_a_row_that_the_update_cancels_has_no_negative_square() -> None:
 @pytest.mark.parametrize("kind", [nn.Linear, Conv1D])
 def test_a_row_of_zeros_has_the_smallest_norm_and_not_zero(kind: type[nn.Module]) -> None:
     weight = torch.tensor([[0.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-    norm = dense_row_norm(layer(kind, weight), torch.ones(1, 2), torch.zeros(2, 1))
+    norm = dense_row_norm(layer(kind, weight), torch.ones(1, 2), torch.zeros(2, 1), 1.0)
     assert norm.tolist() == pytest.approx([SMALLEST_NORM, 2.0])
 
 
