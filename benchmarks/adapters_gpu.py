@@ -15,7 +15,7 @@ from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.adapters import measure_decoding, measure_steps
+from hylorada.benches.adapters import measure_generation, measure_steps
 from hylorada.benches.shapes import GPT2_SMALL, LLAMA_1B, SMALL_LLAMA, build
 from hylorada.benches.surroundings import device_name, versions
 
@@ -88,7 +88,7 @@ def measurements(rounds: int) -> Iterator[dict[str, Any]]:
         for dropout in (0.0, 0.05):
             yield measure_steps(shape, dropout=dropout, rounds=rounds, names=COMPARED, **shared)
             torch.cuda.empty_cache()
-    yield measure_decoding(LLAMA_1B, rounds=max(2, rounds // 2), **shared)
+    yield from measure_generation(LLAMA_1B, rounds=rounds, **shared)
 
 
 def lines(run: dict[str, Any]) -> Iterator[str]:

@@ -233,7 +233,7 @@ def result(measured: Path) -> dict[str, Any]:
 
 def test_bench_shows_a_table_for_each_measurement(measured: Path, result: dict[str, Any]) -> None:
     shown = (measured / "shown.txt").read_text()
-    assert shown.count("┏") == len(result["runs"]) == 5
+    assert shown.count("┏") == len(result["runs"]) == 6
 
 
 def test_bench_covers_both_families_both_dtypes_and_decoding(result: dict[str, Any]) -> None:
@@ -246,14 +246,15 @@ def test_bench_covers_both_families_both_dtypes_and_decoding(result: dict[str, A
         ("forward", "llama", "float32", "attention"),
         ("forward", "gpt2", "bfloat16", "attention"),
         ("forward", "gpt2", "bfloat16", "all"),
+        ("reading", "llama", "float32", "all"),
         ("decoding", "llama", "float32", "all"),
     ]
 
 
-def test_bench_measures_the_rounds_asked_for_and_decodes_at_least_three(
+def test_bench_measures_the_rounds_asked_for_and_generates_at_least_three_times(
     result: dict[str, Any],
 ) -> None:
-    assert [run["rounds"] for run in result["runs"]] == [1, 1, 1, 1, 3]
+    assert [run["rounds"] for run in result["runs"]] == [1, 1, 1, 1, 3, 3]
 
 
 def test_bench_names_machine_and_versions(result: dict[str, Any]) -> None:

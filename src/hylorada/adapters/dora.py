@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hylorada.adapters.lora import LowRankUpdate, gated, rows
+from hylorada.adapters.lora import LowRankUpdate, gated, is_one_token, rows
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
     dense_row_norm,
@@ -28,6 +28,14 @@ Factors = tuple[Tensor, Tensor]
 RowNorm = Callable[[Factors, Factors], Tensor]
 
 
+class Ready(NamedTuple):
+    """What a pass reads of the trained tensors, in the dtype of its activations."""
+
+    down: Float[Tensor, "rank in_dim"]
+    rescaled_up: Float[Tensor, "out_dim rank"]
+    factor: Float[Tensor, " out_dim"]
+
+
 class FastDora(LowRankUpdate, DoraLinearVariant):
     """DoRA whose dropout acts on the low-rank branch, as in LoRA.
 
@@ -38,11 +46,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     def __init__(self, gain: PositionGain | None) -> None:
         super().__init__(gain)
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
-        self.cached: tuple[tuple[Any, ...], Tensor] | None = None
+        self.last: tuple[tuple[Any, ...], Ready] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
-        return self.__dict__ | {"frozen": None, "cached": None}
+        return self.__dict__ | {"frozen": None, "last": None}
 
     def forward(
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
@@ -53,14 +61,9 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         bias = None if bias is None else bias.to(result.dtype)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._differentiable(module, active_adapter, base, x, result, bias)
-        down, up = (
-            factor[active_adapter].weight.to(result.dtype)
-            for factor in (module.lora_A, module.lora_B)
-        )
-        low = self.low_rank(module, active_adapter, x, down)
-        factor = self.factor(module, active_adapter, result.dtype)
-        rescaled_up = up * (factor * module.scaling[active_adapter])[:, None]
-        return rescale(without(bias, result), low, rescaled_up, factor, bias)
+        ready = self.ready(module, active_adapter, result.dtype, as_before=is_one_token(x))
+        low = self.low_rank(module, active_adapter, x, ready.down)
+        return rescale(without(bias, result), low, ready.rescaled_up, ready.factor, bias)
 
     def _differentiable(
         self,
@@ -71,8 +74,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         result: Tensor,
         bias: Tensor | None,
     ) -> Tensor:
-        # Never across training steps: some optimisers write without a new version.
-        self.cached = None
+        self.last = None
         x = layer.lora_dropout[adapter](x.to(result.dtype))
         scaling = layer.scaling[adapter]
         output: Tensor = DoraRows.apply(
@@ -88,26 +90,29 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         )
         return output
 
-    def factor(
-        self, layer: LoraLayer, adapter: str, dtype: torch.dtype
-    ) -> Float[Tensor, " out_dim"]:
-        """Return `m / |W + sBA|` per output row.
+    def ready(
+        self, layer: LoraLayer, adapter: str, dtype: torch.dtype, *, as_before: bool = False
+    ) -> Ready:
+        """Return A, `s f B` and `f = m / |W + sBA|`, computed anew or `as_before`.
 
-        Remembered in eval mode, where decoding would otherwise recompute it for every token.
+        Decoding would spend more on norms than on its token, so a pass of one token takes what the
+        pass before it took while all versions are the same. A pass of several looks again, because
+        some optimisers and averages of weights write without a new version.
         """
         base, scaling = layer.get_base_layer(), layer.scaling[adapter]
-        down, up = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        down, up = exact = (layer.lora_A[adapter].weight, layer.lora_B[adapter].weight)
         magnitude = layer.lora_magnitude_vector[adapter].weight
-        remember = not layer.training and not torch.compiler.is_compiling()
+        remembers = not torch.compiler.is_compiling()
         key = (*map(version, (down, up, magnitude, base.weight)), scaling, dtype)
-        if remember and self.cached is not None and self.cached[0] == key:
-            return self.cached[1]
+        if remembers and as_before and self.last is not None and self.last[0] == key:
+            return self.last[1]
+        cast = (down.to(dtype), up.to(dtype))
         with torch.no_grad():  # as the paper does
-            cast = (down.to(dtype), up.to(dtype))
-            norm = self.row_norm(base, layer.fan_in_fan_out, scaling, (down, up), cast)
+            norm = self.row_norm(base, layer.fan_in_fan_out, scaling, exact, cast)
         factor = (magnitude / norm).to(dtype)
-        self.cached = (key, factor) if remember else None
-        return factor
+        ready = Ready(cast[0], cast[1] * (factor * scaling)[:, None], factor)
+        self.last = (key, ready) if remembers else None
+        return ready
 
     def row_norm(
         self, base: Any, fan_in_fan_out: bool, scaling: float, exact: Factors, cast: Factors
@@ -148,10 +153,7 @@ def rescale(
 
     Where `rescaled_up` is `s * factor * up`, the update is rescaled without a pass over the tokens.
     """
-    matrix = rows(centred)
-    rescaled = matrix * factor if bias is None else torch.addcmul(bias, matrix, factor)
-    rescaled.addmm_(rows(low), rescaled_up.t())
-    return rescaled.view(centred.shape)
+    return nn.functional.linear(low, rescaled_up, bias).addcmul_(centred, factor)
 
 
 def without(bias: Tensor | None, result: Tensor) -> Tensor:

@@ -65,8 +65,18 @@ def plus_update(
     up: Float[Tensor, "out_dim rank"],
     scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `result + scaling * low up^T`."""
+    """Return `result + scaling * low up^T`.
+
+    A product that accumulates spares a pass over many tokens, and costs a single one more.
+    """
+    if is_one_token(result):
+        return torch.add(result, nn.functional.linear(low, up), alpha=scaling)
     return torch.addmm(rows(result), rows(low), up.t(), alpha=scaling).view(result.shape)
+
+
+def is_one_token(tensor: Float[Tensor, "*batch last"]) -> bool:
+    """Return whether each sequence of a batch has one token, as while decoding with a cache."""
+    return tensor.shape[-2:-1] == (1,)
 
 
 def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:

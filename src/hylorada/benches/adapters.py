@@ -65,7 +65,7 @@ def measure(*, rounds: int) -> dict[str, Any]:
     ]
     bar = partial(tqdm, desc="measuring", unit="table", file=sys.stderr)
     runs = [measure_steps(**step, rounds=rounds) for step in bar(steps)]
-    runs.append(measure_decoding(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2)))
+    runs += measure_generation(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2))
     return {**surroundings(), "runs": runs}
 
 
@@ -122,28 +122,40 @@ def measure_steps(
     }
 
 
-def measure_decoding(
+def measure_generation(
     shape: Shape, *, dtype: torch.dtype, device: str = "cpu", rounds: int = 5, tokens: int = 16
-) -> dict[str, Any]:
-    """Return the time of decoding `tokens` tokens with a cache, all linear layers adapted."""
+) -> list[dict[str, Any]]:
+    """Return the time of reading a prompt of `tokens` tokens, and of decoding as many after it.
+
+    All linear layers are adapted; decoding uses a cache.
+    """
     configs = methods(build(shape, dtype, "meta"), "all", 0.0)
     names = (REFERENCE, "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
     gc.collect()
     models = {
         name: get_peft_model(build(shape, dtype, device), configs[name]).eval() for name in names
     }
-    prompt = torch.randint(3, shape.vocabulary, (1, 16), generator=generator(SEED, "prompt")).to(
-        device
-    )
-    decoders = {name: _decode(model, prompt, tokens) for name, model in models.items()}
-    return {
-        "what": f"decoding {tokens} tokens after 16",
-        "shape": asdict(shape),
-        "dtype": str(dtype).removeprefix("torch."),
-        "targets": "all",
-        "rounds": rounds,
-        "methods": timings(race(decoders, rounds=rounds, warmups=1, seed=SEED)),
+    drawn = torch.randint(3, shape.vocabulary, (1, tokens), generator=generator(SEED, "prompt"))
+    prompt = drawn.to(device)
+    parts: dict[str, dict[str, Callable[[], Any]]] = {
+        f"reading {tokens} tokens": {
+            name: partial(_read, model, prompt) for name, model in models.items()
+        },
+        f"decoding {tokens} tokens after {tokens}": {
+            name: _decode(model, prompt, tokens) for name, model in models.items()
+        },
     }
+    return [
+        {
+            "what": what,
+            "shape": asdict(shape),
+            "dtype": str(dtype).removeprefix("torch."),
+            "targets": "all",
+            "rounds": rounds,
+            "methods": timings(race(contestants, rounds=rounds, warmups=1, seed=SEED)),
+        }
+        for what, contestants in parts.items()
+    ]
 
 
 def timings(times: dict[str, Times]) -> dict[str, dict[str, Any]]:
@@ -198,12 +210,21 @@ def _step(model: PeftModel, tokens: Tensor) -> Callable[[], None]:
     return step
 
 
+@torch.no_grad()
+def _read(model: PeftModel, prompt: Tensor) -> Any:
+    return model(input_ids=prompt, use_cache=True)
+
+
 def _decode(model: PeftModel, prompt: Tensor, tokens: int) -> Callable[[], None]:
+    """Return what decodes some tokens after a prompt that was read before, and forgets them."""
+    read = _read(model, prompt)
+
     @torch.no_grad()
     def decode() -> None:
-        output = model(input_ids=prompt, use_cache=True)
+        output = read
         for _ in range(tokens):
             token = output.logits[:, -1:].argmax(dim=-1)
             output = model(input_ids=token, past_key_values=output.past_key_values, use_cache=True)
+        read.past_key_values.crop(-tokens)
 
     return decode

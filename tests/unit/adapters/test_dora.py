@@ -24,10 +24,13 @@ def dora_layer(kind: str = "linear", dtype: torch.dtype = torch.float32) -> Lora
     return fast(lora_layer(kind, SIZE, True, dtype), dora=True)
 
 
-def factor(layer: LoraLinear, variant: FastDora | None = None) -> Tensor:
+def factor(
+    layer: LoraLinear, variant: FastDora | None = None, *, as_before: bool = False
+) -> Tensor:
     """Return what the variant of the layer, or a fresh one, multiplies the rows by."""
     with torch.no_grad():
-        return (variant or layer.lora_variant["default"]).factor(layer, "default", torch.float32)
+        chosen = variant or layer.lora_variant["default"]
+        return chosen.ready(layer, "default", torch.float32, as_before=as_before).factor
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,23 +85,54 @@ CHANGES: dict[str, Callable[[LoraLinear], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_in_eval_mode_a_factor_is_remembered_until_something_changes(change: str) -> None:
+def test_a_single_token_takes_what_was_remembered_until_something_changes(change: str) -> None:
     layer = dora_layer().eval()
+    x = torch.randn(1, 1, 13, generator=generator(0, "inputs"))
     before = factor(layer)
-    assert factor(layer) is before
+    assert factor(layer, as_before=True) is before
     with torch.no_grad():
+        unchanged = layer(x)
         CHANGES[change](layer)
-    after = factor(layer)
+        changed = layer(x)
+    assert not torch.allclose(changed, unchanged)
+    layer.lora_variant["default"] = FastDora(None)
+    with torch.no_grad():
+        assert torch.equal(layer(x), changed)
+
+
+def test_decoding_computes_no_norm_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = dora_layer().eval()
+    x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
+    with torch.no_grad():
+        whole = layer(x)
+        monkeypatch.setattr(FastDora, "row_norm", None)
+        tokens = [layer(x[:, [place]]) for place in range(5)]
+    torch.testing.assert_close(torch.cat(tokens, dim=1), whole)
+
+
+def test_weights_written_behind_autograd_are_seen_by_the_next_pass_of_several_tokens() -> None:
+    layer = dora_layer().eval()
+    x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
+    with torch.no_grad():
+        before = layer(x)
+        layer.lora_B["default"].weight.data.mul_(2.0)
+        after, of_last = layer(x), layer(x[:, -1:])
     assert not torch.allclose(after, before)
-    assert torch.allclose(after, factor(layer, FastDora(None)))
+    torch.testing.assert_close(of_last, after[:, -1:])
+    layer.lora_variant["default"] = FastDora(None)
+    with torch.no_grad():
+        assert torch.equal(layer(x), after)
 
 
 def test_each_dtype_has_its_own_factor() -> None:
     layer = dora_layer().eval()
     variant = layer.lora_variant["default"]
     with torch.no_grad():
-        dtypes = [variant.factor(layer, "default", d).dtype for d in (torch.float32, torch.half)]
-    assert dtypes == [torch.float32, torch.half]
+        dtypes = [
+            {part.dtype for part in variant.ready(layer, "default", dtype, as_before=True)}
+            for dtype in (torch.float32, torch.half)
+        ]
+    assert dtypes == [{torch.float32}, {torch.half}]
 
 
 def test_weights_written_behind_autograd_are_seen_in_training_mode() -> None:
@@ -121,7 +155,8 @@ def test_weights_written_behind_autograd_by_a_training_step_are_seen_after_it(mo
 
 def test_the_norm_does_not_receive_a_gradient() -> None:
     layer = dora_layer()
-    layer.lora_variant["default"].factor(layer, "default", torch.float32).sum().backward()
+    ready = layer.lora_variant["default"].ready(layer, "default", torch.float32)
+    ready.factor.sum().backward()
     assert layer.lora_magnitude_vector["default"].weight.grad is not None
     assert layer.lora_A["default"].weight.grad is layer.lora_B["default"].weight.grad is None
 

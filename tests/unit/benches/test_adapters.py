@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.adapters import (
     REFERENCE,
-    measure_decoding,
+    _decode,
+    measure_generation,
     measure_steps,
     methods,
     tables,
@@ -148,11 +149,27 @@ def test_a_comparison_without_its_reference_is_refused() -> None:
         measure_steps(GPT2, dtype=torch.float32, rounds=1, names=("DoRA", "HyLoRADA"))
 
 
-def test_decoding_is_timed_for_each_method() -> None:
-    found = measure_decoding(LLAMA, dtype=torch.float32, rounds=1, tokens=2)
-    assert found["what"] == "decoding 2 tokens after 16"
-    assert found["methods"][REFERENCE]["time"]["value"] == 1.0
-    assert {"rsLoRA", "DoRA", "HyLoRADA", "PEFT DoRA"} < found["methods"].keys()
+def test_reading_and_decoding_are_timed_for_each_method() -> None:
+    found = measure_generation(LLAMA, dtype=torch.float32, rounds=1, tokens=2)
+    assert [run["what"] for run in found] == ["reading 2 tokens", "decoding 2 tokens after 2"]
+    for run in found:
+        assert run["methods"][REFERENCE]["time"]["value"] == 1.0
+        assert {"rsLoRA", "DoRA", "HyLoRADA", "PEFT DoRA"} < run["methods"].keys()
+
+
+def test_every_round_decodes_after_the_prompt_and_never_reads_it_again() -> None:
+    model = get_peft_model(build(LLAMA, torch.float32, "cpu"), HyLoRADAConfig()).eval()
+    decode = _decode(model, torch.ones(1, 5, dtype=torch.long), 3)
+    seen: list[tuple[int, int]] = []
+    model.get_base_model().model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(
+            (kwargs["input_ids"].shape[1], kwargs["past_key_values"].get_seq_length())
+        ),
+        with_kwargs=True,
+    )
+    decode()
+    decode()
+    assert seen == 2 * [(1, 5), (1, 6), (1, 7)]
 
 
 def test_the_answer_is_plain_json(steps: dict[str, Any]) -> None:
