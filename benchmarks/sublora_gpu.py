@@ -30,7 +30,7 @@ from hylorada.benches.projections import (
     quiet,
     tables,
 )
-from hylorada.benches.shapes import SMALL_GPT2, Shape, build
+from hylorada.benches.shapes import SMALL_GPT2, build
 from hylorada.benches.surroundings import versions
 from hylorada.benches.timing import interleave, ratios
 from hylorada.models.pretrained import load
@@ -43,15 +43,8 @@ from hylorada.text.tokens import tokenise
 from hylorada.training.compiling import compiled_blocks
 from hylorada.training.loss import chunked_loss
 
-TINY = Shape(
-    name="GPT-2 2x64",
-    family="gpt2",
-    layers=2,
-    width=64,
-    heads=2,
-    vocabulary=512,
-    batch=2,
-    length=64,
+TINY = replace(
+    SMALL_GPT2, name="GPT-2 2x64", layers=2, width=64, heads=2, vocabulary=512, length=64
 )
 FLOP_PER_PARAMETER = 4  # forward and the gradient of activations; frozen weights have none
 SEEDS = (1, 2, 3)

@@ -3,17 +3,24 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
 from hylorada import HyLoRADAConfig, SubLoRAConfig
+from hylorada.benches import adapters, projections
 from hylorada.cli import main
+from hylorada.experiments import demo, study
+from hylorada.experiments.studies import StudyOptions
 from hylorada.models.pretrained import load
 from tests.pages import ROOT
 from tests.small_run import write_model
+from tests.small_study import Here
 from tests.unit.report.example import small
 
 LENGTH = 40
@@ -25,6 +32,7 @@ SIZES = {
         *("--cpu=true", "--progress=false"),
     ],
     "evaluate": ["--max_length", "40", "--max_tokens", "400", "--device", "cpu"],
+    "bench": ["--rounds", "1"],
     "bound": ["--device", "cpu", "--samples", "20"],
     "verify": ["--device", "cpu"],
     "compare": [
@@ -45,11 +53,35 @@ OF_STUDY = {
 }
 
 
-def sizes_of(job: str, options: list[str]) -> list[str]:
-    """Return the words that make a command small enough to be carried out."""
+# What a reader has elsewhere, and what stands for it here.
+ELSEWHERE = {"smollm2": MODEL, "s3://bucket/runs": "memory://bucket/runs"}
+
+
+def in_small(job: str, options: list[str]) -> list[str]:
+    """Return a command of the pages with words that make it small enough to be carried out."""
+    words = [job, *(ELSEWHERE.get(word, word) for word in options), *SIZES.get(job, [])]
     if "configs/train.yaml" in options:
-        return [*SIZES[job], "--data.source=my_texts"]
-    return [*SIZES.get(job, []), *(OF_STUDY[options[0]] if job == "compare" else [])]
+        words.append("--data.source=my_texts")
+    return [*words, *OF_STUDY[options[0]]] if job == "compare" else words
+
+
+def make_everything_small(patch: pytest.MonkeyPatch) -> None:
+    """Have studies run in this process, the demonstration and the benches on very small models.
+
+    What starts workers is tested in test_study_command.py, and a Ray cluster in test_ray.py.
+    """
+    patch.setattr(study, "open_engine", lambda name, workers: Here())
+    sizes = ("num_train", 8), ("num_val", 4), ("num_test", 4), ("batch_size", 4)
+    options = StudyOptions(
+        model=MODEL, data="my_texts", designs=("learnable",), max_length=LENGTH, **dict(sizes)
+    )
+    patch.setattr(demo, "demo", partial(demo.demo, options=options))
+    shape = replace(adapters.SMALL_GPT2, layers=1, width=16, heads=2, vocabulary=50, length=8)
+    for name in ("SMALL_GPT2", "SMALL_LLAMA", "WIDE_LLAMA"):
+        family = getattr(adapters, name).family
+        patch.setattr(adapters, name, replace(shape, name=name, family=family))
+    less = {"shape": shape, "full": 2000, "dims": (20,), "step_dims": (10,)}
+    patch.setattr(projections, "measure", partial(projections.measure, **less))
 
 
 def write_texts(folder: Path) -> None:
@@ -67,7 +99,11 @@ def write_world(folder: Path) -> Path:
     write_model(files / "path/to/model")
     shutil.copytree(files / "path/to/model", files / "path/to/base")
     write_texts(files / "my_texts")
-    shutil.copytree(files / "my_texts", files / "abstracts")
+    for name in ("abstracts", "arxiv_abstracts"):
+        shutil.copytree(files / "my_texts", files / name)
+    (files / "path/to/wikitext2_raw").mkdir()
+    text = "\n".join(f" = {number} = \n\n {number} is a number . \n" for number in range(60))
+    (files / "path/to/wikitext2_raw/wiki.test.raw").write_text(text)
     shutil.copytree(ROOT / "configs", files / "configs")
     (files / "studies/landmarks").mkdir(parents=True)
     (files / "studies/landmarks/study.json").write_text(json.dumps(small()))
@@ -80,7 +116,18 @@ def write_world(folder: Path) -> Path:
     ]
     assert main(["train", *run, *SIZES["train"]]) == 0
     shutil.copytree(files / "runs/my_run/adapter", files / "path/to/adapter")
+    write_certificates(files / "benchmarks/results/certificates", files)
     return folder
+
+
+def write_certificates(folder: Path, files: Path) -> None:
+    """Save a compressed run and its certificate, under the names of those that are published."""
+    folder.mkdir(parents=True)
+    file, certificate = folder / "document.hyl", folder / "document.document.json"
+    assert main(["compress", str(files / "runs/my_run"), "--out", str(file)]) == 0
+    words = ["bound", str(file), "--data", str(files / "my_texts"), "--out", str(certificate)]
+    assert main([*words, *SIZES["bound"]]) == 0
+    shutil.copy(certificate, folder / "gpt2.document.json")
 
 
 def _of_adapters() -> dict[str, Any]:

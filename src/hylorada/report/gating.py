@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.stats import rankdata
 
 from hylorada.report import wording
 from hylorada.report.allocation_data import SIDES, Place, data, layer_places
@@ -230,9 +231,8 @@ def _short(layer: str) -> str:
 
 
 def _rank_correlation(places: list[Place]) -> float | None:
-    """Return Spearman's correlation of gradients and gates over layers; None for a single one."""
-    if len(places) < 2:
-        return None
+    """Return Spearman's correlation of gradients and gates over layers; None if one is steady."""
     ratios, gates = ([getattr(place, key) for place in places] for key in ("ratio", "gate"))
-    first, second = (np.argsort(np.argsort(values)) for values in (ratios, gates))
-    return float(np.asarray(np.corrcoef(first, second))[0, 1])
+    if len(set(ratios)) < 2 or len(set(gates)) < 2:
+        return None
+    return float(np.asarray(np.corrcoef(rankdata(ratios), rankdata(gates)))[0, 1])

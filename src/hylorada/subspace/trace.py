@@ -15,6 +15,8 @@ from hylorada.files import write_atomically
 from hylorada.subspace.core import Subspace
 from hylorada.subspace.model import SubLoRAModel
 
+TRACE = "subspace.jsonl"
+
 
 def find_subspace(model: nn.Module) -> Subspace | None:
     """Return the subspace of the active adapter or of an `IDModule`; None where there is none."""
@@ -55,7 +57,7 @@ class SubspaceTrace(TrainerCallback):
     """Writes gates and gradient norms as JSON lines; under several processes, those of the first.
 
     Args:
-        path: The file, `subspace.jsonl` in a run's folder; a resumed run continues it.
+        path: The file, `TRACE` in a run's folder; a resumed run continues it.
         every: Steps between lines.
     """
 
@@ -142,4 +144,4 @@ def subspace_callbacks(model: nn.Module, folder: Path, every: int = 10) -> list[
     """Return what watches and anneals a model's subspace; nothing for a model without one."""
     if find_subspace(model) is None:
         return []
-    return [GateAnnealing(), SubspaceTrace(folder / "subspace.jsonl", every)]
+    return [GateAnnealing(), SubspaceTrace(folder / TRACE, every)]

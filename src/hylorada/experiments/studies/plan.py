@@ -11,8 +11,8 @@ from hylorada.experiments.identity import deciding_settings, settings_hash
 from hylorada.experiments.run_certificate import CertificateSpec
 from hylorada.names import require_one_of
 from hylorada.verdicts import VerdictSpec
+from hylorada.verdicts.arms import ROLES
 
-ROLES = ("baseline", "candidate", "control", "self_check", "reference")
 TUNABLE = ("learning_rate", "landmark_multiplier", "position_bias_multiplier")
 
 

@@ -16,9 +16,9 @@ from hylorada.experiments.job import Address
 from hylorada.experiments.ledger import Ledger
 from hylorada.experiments.run_folder import METRICS
 from hylorada.experiments.studies.plan import ArmPlan
+from hylorada.subspace.trace import TRACE
 
 REACH = float(ndtri(0.975))
-TRACE = "subspace.jsonl"
 
 
 @dataclass(frozen=True)
