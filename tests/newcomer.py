@@ -37,7 +37,7 @@ SIZES = {
     "verify": ["--device", "cpu"],
     "compare": [
         *("--data", "my_texts", "--max_length", f"{LENGTH}", "--num_train", "8", "--num_val", "4"),
-        *("--num_test", "4", "--batch_size", "4", "--evidence_items", "2", "--seeds", "1", "2"),
+        *("--num_test", "4", "--batch_size", "4", "--evidence_items", "2", "--seeds", "1"),
         *("--certified_documents", "20", "--workers", "1", "--cpu"),
     ],
 }
@@ -71,9 +71,16 @@ def make_everything_small(patch: pytest.MonkeyPatch) -> None:
     What starts workers is tested in test_study_command.py, and a Ray cluster in test_ray.py.
     """
     patch.setattr(study, "open_engine", lambda name, workers: Here())
-    sizes = ("num_train", 8), ("num_val", 4), ("num_test", 4), ("batch_size", 4)
     options = StudyOptions(
-        model=MODEL, data="my_texts", designs=("learnable",), max_length=LENGTH, **dict(sizes)
+        model=MODEL,
+        data="my_texts",
+        designs=("learnable",),
+        seeds=(1,),
+        max_length=LENGTH,
+        num_train=8,
+        num_val=4,
+        num_test=4,
+        batch_size=4,
     )
     patch.setattr(demo, "demo", partial(demo.demo, options=options))
     shape = replace(adapters.SMALL_GPT2, layers=1, width=16, heads=2, vocabulary=50, length=8)
