@@ -19,7 +19,7 @@ from hylorada.experiments.config import SubLoRASection, TrainConfig
 from hylorada.experiments.engines import open_engine
 from hylorada.experiments.engines.board import Board
 from hylorada.experiments.engines.tasks import Engine, Outcome, Task
-from hylorada.experiments.job import Address, Job, address
+from hylorada.experiments.job import Job, address
 from hylorada.experiments.kept import tokenising
 from hylorada.experiments.ledger import Ledger, open_ledger
 from hylorada.experiments.run import environment
@@ -241,10 +241,15 @@ class StudyInProgress:
     def provenance(
         self, engine: str, records: dict[str, ArmRecord], started: str
     ) -> dict[str, Any]:
-        """Return versions, hardware, text and how many runs were new, reused or failed."""
+        """Return versions, hardware, text, and how many runs were reused or failed.
+
+        A failed run has no result, such as a rate at which training diverged; an attempt that
+        failed before another one succeeded was `repeated`.
+        """
         about = environment()
-        addresses: dict[str, Address] = {o.task.address.id: o.task.address for o in self.outcomes}
-        states = [outcome.state for outcome in self.outcomes]
+        ended = {outcome.task.address.id: outcome for outcome in self.outcomes}
+        states = [outcome.state for outcome in ended.values()]
+        done = [one.task.address for one in ended.values() if one.state != "failed"]
         base = records[self.plan.baseline].runs[0]
         return {
             "packages": about["packages"] | {"python": about["python"]},
@@ -253,9 +258,10 @@ class StudyInProgress:
             "data_fingerprint": f"{base.result['data']}/{base.evaluation['test']['fingerprint']}",
             "started": started,
             "finished": _now(),
-            "runs": len(addresses),
+            "runs": len(ended),
             "reused": states.count("reused"),
-            "failed": sum(len(self.ledger.failures(one)) for one in addresses.values()),
+            "failed": states.count("failed"),
+            "repeated": sum(len(self.ledger.failures(address)) for address in done),
             "engine": engine,
         }
 

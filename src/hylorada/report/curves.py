@@ -143,7 +143,7 @@ def _tuned(axes: Axes, rows: list[dict[str, Any]], stroke: Stroke) -> None:
 def _apart(rows: list[dict[str, Any]]) -> list[float]:
     """Return the lowest, the chosen and the highest rate, as far as their names do not meet."""
     rates = [row["rate"] for row in rows]
-    room = math.log(rates[-1] / rates[0]) / 3
+    room = 0.36 * math.log(rates[-1] / rates[0])
     chosen = [row["rate"] for row in rows if row.get("chosen")]
     free = [
         rate

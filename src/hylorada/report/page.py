@@ -29,6 +29,7 @@ NAMES = {
     "registered": "registered at",
     "reused": "runs reused",
     "failed": "runs failed",
+    "repeated": "attempts repeated",
 }
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)")
 # Tables that stand alone, before the figures and behind them.
