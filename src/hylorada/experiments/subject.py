@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from peft.utils import CONFIG_NAME
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -81,10 +82,15 @@ def with_adapter(model: PreTrainedModel, folder: Path, what: str, base: str) -> 
     """Return a model with the adapter of a folder, ready to be measured.
 
     Raises:
-        CheckpointError: `what` does not fit its base model.
+        CheckpointError: `what` is damaged, or does not fit its base model.
     """
     try:
         return PeftModel.from_pretrained(model, str(folder)).eval()
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{what} must have weights that can be read; they are damaged ({error}); copy or train "
+            "it again"
+        ) from error
     except (ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(

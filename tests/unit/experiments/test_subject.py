@@ -1,6 +1,7 @@
 """What can be evaluated: a model, an adapter on its base, a run."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,14 @@ def test_a_damaged_adapter_is_one_line(place: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="must fit its base model") as error:
         load_subject(str(tmp_path / "adapter"))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_an_adapter_that_was_cut_off_is_one_line(place: Path, tmp_path: Path, size: int) -> None:
+    shutil.copytree(place / "run" / "adapter", tmp_path / "adapter")
+    os.truncate(tmp_path / "adapter" / "adapter_model.safetensors", size)
+    with pytest.raises(CheckpointError, match="weights that can be read; they are damaged"):
+        load_subject(str(tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize("text", ["something: else\n", "", "model: {sauce: tiny}\n", "a: [\n"])
