@@ -54,7 +54,9 @@ class PositionGain:
         key = (self.adapter, activations.dtype, activations.device)
         if key not in self.context.derived:
             factors = self.bias(positions.to(activations.device)).to(activations.dtype)
-            self.context.derived[key] = factors.unbind()
+            # Compiled blocks of all layers are one graph only if the layer indexes a tensor.
+            whole = torch.compiler.is_compiling()
+            self.context.derived[key] = factors if whole else factors.unbind()
         factor: Tensor = self.context.derived[key][self.layer]
         rows = self.context.rows(self.adapter)
         return factor if rows is None or len(factor) == 1 else factor[rows]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from hylorada.models.anatomy import find_decoder
@@ -12,15 +13,17 @@ from hylorada.models.anatomy import find_decoder
 def compiled_blocks(model: nn.Module, *, backend: str = "inductor") -> Iterator[None]:
     """Compile each block of a model inside the block of code.
 
-    Blocks that differ in their weights alone share a compilation. A position bias tells them apart:
-    each is then compiled for itself, as far as torch's `recompile_limit` goes. What lies between
-    blocks, such as the generation of a subspace's factors, stays as it is.
+    All blocks but the first share a compilation: they differ in their weights, and in their number,
+    by which a position bias knows them. What lies between blocks, such as the generation of a
+    subspace's factors, stays as it is.
     """
     blocks = find_decoder(model).layers
     for block in blocks:
         block.compile(backend=backend)
     try:
-        yield
+        # Else a graph would hold the number of its block, and serve no other.
+        with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
+            yield
     finally:
         for block in blocks:
             block._compiled_call_impl = None

@@ -15,7 +15,8 @@ from hylorada.training.compiling import compiled_blocks
 from hylorada.training.loss import chunked_cross_entropy, chunked_loss
 from tests.families import GATED, adapt, tokens, trainable
 
-base = LlamaForCausalLM(LlamaConfig(**GATED | {"num_hidden_layers": 2}))
+# More blocks than torch would compile for themselves.
+base = LlamaForCausalLM(LlamaConfig(**GATED | {"num_hidden_layers": 10}))
 model = adapt("llama", base=base, landmark_design="learnable").train()
 blocks = base.model.layers
 
@@ -47,7 +48,8 @@ def loss_and_gradient(compiled):
 torch.compile = partial(torch.compile, backend="aot_eager")
 graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
 torch.testing.assert_close(loss_and_gradient(True), loss_and_gradient(False), atol=1e-3, rtol=1e-3)
-assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs >= 2
+assert graphs == 2, graphs  # the first block, whose inputs need no gradients, and all others
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs
 """
 
 
