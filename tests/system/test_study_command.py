@@ -1,5 +1,6 @@
-"""The command line of studies: documented words are accepted, mistakes end in one line."""
+"""The command line of studies: workers carry them out, mistakes end in one line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from hylorada.cli import COMMANDS, main
 from hylorada.cli.command import parsed
 from hylorada.cli.study import ALLOCATION
+from tests.small_study import write_sources
 
 DOCUMENTED = (
     "bucketing --epochs 1 --num_train 500 --num_val 100 --num_landmarks 8 --seeds 42 123 456"
@@ -60,3 +62,23 @@ def test_a_mistake_ends_in_one_line_code_2_and_leaves_nothing(
     assert "\n" not in said
     assert not (tmp_path / "studies").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_study_is_carried_out_by_workers_and_says_what_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_sources(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
+    words = (
+        "compare landmarks --model model --data text --designs bias --seeds 1 --max-length 24 "
+        "--num_train 8 --num_val 4 --num_test 4 --batch_size 4 --evidence_items 1 --workers 2 --cpu"
+    )
+    assert main(words.split()) == 0
+    study = json.loads((tmp_path / "studies" / "landmarks" / "study.json").read_text())
+    assert study["command"] == f"hylorada {words}"
+    assert study["provenance"]["engine"].startswith("local, 2 workers (CPU")
+    assert [arm["name"] for arm in study["arms"]] == ["rsLoRA", "bias", "A/A"]
+    runs = {run["id"] for arm in study["arms"] for run in arm["runs"]}
+    assert runs < {path.name for path in (tmp_path / "runs").iterdir()}
+    assert "hylorada report studies/landmarks draws the page." in capsys.readouterr().out

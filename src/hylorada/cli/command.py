@@ -1,5 +1,6 @@
 """What a sub-command is, and how its options are read."""
 
+import shlex
 from argparse import ArgumentError
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,15 +22,17 @@ class Command(NamedTuple):
 
 
 def parsed(name: str, command: Command, words: list[str]) -> Namespace:
-    """Return the options of a sub-command that these words set."""
+    """Return the options of a sub-command that these words set, and the words as `typed`."""
     parser = explained_parser(
         f"hylorada {name}", command.purpose, command.example, notes=command.notes
     )
     command.add_options(parser)
     try:
-        return parser.parse_args([underscored(word) for word in words])
+        options = parser.parse_args([underscored(word) for word in words])
     except ArgumentError as error:
         raise SpecError(f"{' '.join(str(error).split())} (hylorada {name} --help)") from error
+    options["typed"] = shlex.join(["hylorada", name, *words])
+    return options
 
 
 def underscored(word: str) -> str:

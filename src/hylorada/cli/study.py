@@ -1,7 +1,5 @@
 """hylorada demo, compare and report."""
 
-import shlex
-import sys
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -81,7 +79,7 @@ def _compare(options: Namespace) -> None:
     out = Path(chosen.pop("out") or Path("studies") / study)
     place = Place(
         out=out,
-        command=shlex.join(["hylorada", *sys.argv[1:]]),
+        command=chosen.pop("typed"),
         **{name: chosen.pop(name) for name in ("engine", "workers", "ledger")},
     )
     for name in ("designs", "seeds", "budgets"):
