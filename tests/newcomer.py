@@ -45,7 +45,7 @@ SIZES = {
 OF_STUDY = {
     "landmarks": ["--model", MODEL, "--designs", "position_adaptive"],
     "bucketing": ["--model", MODEL, "--designs", "learnable"],
-    "length": ["--model", MODEL],
+    "length": ["--model", MODEL, "--designs", "position_adaptive"],
     "allocation": [
         *("--model", f"random:{MODEL},seed=1,tokenizer={MODEL}"),
         *("--budgets", "40", "--designs", "uniform"),
