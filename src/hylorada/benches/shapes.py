@@ -1,6 +1,6 @@
 """Models and batches to measure on, from one that fits a laptop to a billion parameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -36,26 +36,8 @@ SMALL_GPT2 = Shape(
     batch=2,
     length=256,
 )
-SMALL_LLAMA = Shape(
-    name="Llama 6x384",
-    family="llama",
-    layers=6,
-    width=384,
-    heads=6,
-    vocabulary=4096,
-    batch=2,
-    length=256,
-)
-WIDE_LLAMA = Shape(
-    name="Llama 6x1024",
-    family="llama",
-    layers=6,
-    width=1024,
-    heads=16,
-    vocabulary=4096,
-    batch=1,
-    length=256,
-)
+SMALL_LLAMA = replace(SMALL_GPT2, name="Llama 6x384", family="llama")
+WIDE_LLAMA = replace(SMALL_LLAMA, name="Llama 6x1024", width=1024, heads=16, batch=1)
 GPT2_SMALL = Shape(
     name="GPT-2 small",
     family="gpt2",
