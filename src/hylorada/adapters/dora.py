@@ -83,7 +83,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
             layer.lora_A[adapter].weight,
             layer.lora_B[adapter].weight,
             layer.lora_magnitude_vector[adapter].weight,
-            None if self.gain is None else self.gain(x),
+            None if self.gain is None else self.gain(x, layer.r[adapter]),
             bias,
             scaling,
             partial(self.row_norm, base, layer.fan_in_fan_out, scaling),
@@ -144,7 +144,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
 def rescale(
     centred: Float[Tensor, "*batch out_dim"],
-    low: Float[Tensor, "*batch rank"],
+    low: Float[Tensor, "tokens rank"],
     rescaled_up: Float[Tensor, "out_dim rank"],
     factor: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
@@ -153,7 +153,8 @@ def rescale(
 
     Where `rescaled_up` is `s * factor * up`, the update is rescaled without a pass over the tokens.
     """
-    return nn.functional.linear(low, rescaled_up, bias).addcmul_(centred, factor)
+    update = nn.functional.linear(low, rescaled_up, bias)
+    return update.view(centred.shape).addcmul_(centred, factor)
 
 
 def without(bias: Tensor | None, result: Tensor) -> Tensor:
@@ -185,7 +186,7 @@ class DoraRows(torch.autograd.Function):
         ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
         ctx.scaling = scaling
         cast_down, cast_up = down.to(result.dtype), up.to(result.dtype)
-        inner = nn.functional.linear(x, cast_down)
+        inner = nn.functional.linear(rows(x), cast_down)
         norm = row_norm((down, up), (cast_down, cast_up))
         factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
         scaled = factor * scaling
@@ -201,7 +202,7 @@ class DoraRows(torch.autograd.Function):
         """Return the gradients of the tensors that came in."""
         x, down, up, rescaled_up, inner, centred, factor, scaled, norm, gain = ctx.saved_tensors
         _, need_x, _, _, _, need_gain, need_bias, *_ = ctx.needs_input_grad
-        low, tokens = rows(gated(inner, gain)), rows(gradient)
+        low, tokens = gated(inner, gain), rows(gradient)
         product = gradient * centred
         # The small factor first: a CPU is slow at a tall result from a transposed gradient.
         for_row = torch.mm(low.t(), tokens).t()
@@ -213,12 +214,8 @@ class DoraRows(torch.autograd.Function):
         for_low = torch.mm(tokens, rescaled_up)
         down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
         for_up = torch.mul(for_row, scaled[:, None], out=torch.empty_like(up, dtype=up_dtype))
-        for_gain = None
-        if gain is not None:
-            for_gated = for_low.view(inner.shape)
-            for_low = rows(gated(for_gated, gain))
-            if need_gain:
-                for_gain = (for_gated * inner).sum(dim=-1).sum_to_size(gain.shape)
+        for_gain = for_low * inner if need_gain else None
+        for_low = gated(for_low, gain)
         return (
             for_result,
             torch.mm(for_low, down).view(x.shape) if need_x else None,

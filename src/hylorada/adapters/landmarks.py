@@ -51,8 +51,8 @@ class LandmarkBank(nn.Module):
         scale: Float[Tensor, " one"],
     ) -> Float[Tensor, "batch time dim"]:
         """Return `scale * softmax(gate_logits) L` in `dtype`."""
-        gate = torch.softmax(gate_logits.float(), dim=-1) * scale
-        return self.dropout(gate.to(dtype) @ self.landmarks.to(dtype))
+        gate = torch.softmax(gate_logits.float(), dim=-1)
+        return self.dropout(gate.to(dtype) @ (self.landmarks * scale).to(dtype))
 
     def content_logits(
         self, hidden: Float[Tensor, "batch time dim"]

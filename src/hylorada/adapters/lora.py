@@ -25,10 +25,13 @@ class LowRankUpdate:
         """Return whether plain LoRA can express the update: not where it depends on position."""
         return self.gain is None
 
-    def low_rank(self, layer: LoraLayer, adapter: str, x: Tensor, down: Tensor) -> Tensor:
+    def low_rank(
+        self, layer: LoraLayer, adapter: str, x: Tensor, down: Float[Tensor, "rank in_dim"]
+    ) -> Float[Tensor, "tokens rank"]:
         """Return `gain * down drop(x)` in the dtype of `down`."""
-        inner = nn.functional.linear(layer.lora_dropout[adapter](x.to(down.dtype)), down)
-        return gated(inner, None if self.gain is None else self.gain(inner))
+        x = layer.lora_dropout[adapter](x.to(down.dtype))
+        gain = None if self.gain is None else self.gain(x, len(down))
+        return gated(nn.functional.linear(rows(x), down), gain)
 
 
 class FastLora(LowRankUpdate, LoraVariant):
@@ -38,9 +41,9 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        factors = (module.lora_A, module.lora_B)
-        down, up = (factor[active_adapter].weight.to(result.dtype) for factor in factors)
+        down = module.lora_A[active_adapter].weight.to(result.dtype)
         low = self.low_rank(module, active_adapter, x, down)
+        up = module.lora_B[active_adapter].weight
         return plus_update(result, low, up, module.scaling[active_adapter])
 
     @staticmethod
@@ -61,17 +64,20 @@ class FastLora(LowRankUpdate, LoraVariant):
 
 def plus_update(
     result: Float[Tensor, "*batch out_dim"],
-    low: Float[Tensor, "*batch rank"],
+    low: Float[Tensor, "tokens rank"],
     up: Float[Tensor, "out_dim rank"],
     scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `result + scaling * low up^T`.
+    """Return `result + scaling * low up^T`, computed in the dtype of the result.
 
     A product that accumulates spares a pass over many tokens, and costs a single one more.
     """
     if is_one_token(result):
-        return torch.add(result, nn.functional.linear(low, up), alpha=scaling)
-    return torch.addmm(rows(result), rows(low), up.t(), alpha=scaling).view(result.shape)
+        update = nn.functional.linear(low, up.to(result.dtype))
+        return torch.add(result, update.view(result.shape), alpha=scaling)
+    # Transposed in memory: a CPU is slow at the tall gradient of a transposed view.
+    wide = up.t().to(result.dtype, copy=True, memory_format=torch.contiguous_format)
+    return torch.addmm(rows(result), low, wide, alpha=scaling).view(result.shape)
 
 
 def is_one_token(tensor: Float[Tensor, "*batch last"]) -> bool:
@@ -85,7 +91,7 @@ def rows(tensor: Float[Tensor, "*batch last"]) -> Float[Tensor, "tokens last"]:
 
 
 def gated(
-    inner: Float[Tensor, "*batch rank"], gain: Float[Tensor, "*#batch"] | None
-) -> Float[Tensor, "*batch rank"]:
+    inner: Float[Tensor, "tokens rank"], gain: Float[Tensor, "tokens rank"] | None
+) -> Float[Tensor, "tokens rank"]:
     """Return each token's low-rank activation times its gain."""
-    return inner if gain is None else inner * gain[..., None]
+    return inner if gain is None else inner * gain

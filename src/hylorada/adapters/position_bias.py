@@ -3,6 +3,8 @@
 `delta_p <- delta_p * (1 + sigmoid(g_l) * tanh(b[bucket(p)]))`
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -47,16 +49,31 @@ class PositionGain:
         self.context = context
 
     def __call__(
-        self, activations: Float[Tensor, "batch time rank"]
-    ) -> Float[Tensor, "#batch time"]:
-        """Return the factor of each token of the sequences that the adapter serves."""
-        positions = self.context.require(activations.shape[-2])
-        key = (self.adapter, activations.dtype, activations.device)
+        self, x: Float[Tensor, "*batch time in_dim"], rank: int
+    ) -> Float[Tensor, "tokens rank"]:
+        """Return the factor of each token of `x`, repeated in `rank` columns.
+
+        `x` holds the sequences that the adapter serves.
+        """
+        positions = self.context.require(x.shape[-2])
+        key = (self.adapter, rank, x.dtype, x.device)
         if key not in self.context.derived:
-            factors = self.bias(positions.to(activations.device)).to(activations.dtype)
-            # Compiled blocks of all layers are one graph only if the layer indexes a tensor.
-            whole = torch.compiler.is_compiling()
-            self.context.derived[key] = factors if whole else factors.unbind()
+            self.context.derived[key] = self._of_all_layers(positions, x, rank)
         factor: Tensor = self.context.derived[key][self.layer]
-        rows = self.context.rows(self.adapter)
-        return factor if rows is None or len(factor) == 1 else factor[rows]
+        return factor
+
+    def _of_all_layers(self, positions: Tensor, x: Tensor, rank: int) -> Any:
+        """Return the factors of every layer.
+
+        Repeated here, once for all layers: a CPU is slow at a product that repeats a number along
+        short rows, and at the sum over them in its gradient.
+        """
+        served = self.context.rows(self.adapter)
+        if served is not None and len(positions) > 1:
+            positions = positions[served]
+        factors = self.bias(positions.to(x.device))[..., None]
+        repeated = factors.expand(-1, x.shape[:-2].numel(), -1, rank)
+        laid_out = repeated.to(x.dtype, copy=True, memory_format=torch.contiguous_format)
+        by_token = laid_out.flatten(1, 2)
+        # Compiled blocks of all layers are one graph only if the layer indexes a tensor.
+        return by_token if torch.compiler.is_compiling() else by_token.unbind()

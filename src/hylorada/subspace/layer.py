@@ -10,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.lora import plus_update
+from hylorada.adapters.lora import plus_update, rows
 from hylorada.errors import SpecError
 from hylorada.subspace.allocation import Target
 from hylorada.subspace.config import SubLoRAConfig
@@ -91,14 +91,14 @@ class SubLoRALinear(nn.Module, BaseTunerLayer):
         if len(parts) == 1 and parts[0].rows == self.out_features:
             return pairs[0]
         rank, width = self.rank[adapter], self.rank[adapter] * len(parts)
-        rows, filled = [], 0
+        blocks, filled = [], 0
         for number, (part, (_, up)) in enumerate(zip(parts, pairs, strict=True)):
-            rows.append(up.new_zeros(part.first_row - filled, width))
+            blocks.append(up.new_zeros(part.first_row - filled, width))
             left = number * rank
-            rows.append(nn.functional.pad(up, (left, width - rank - left)))
+            blocks.append(nn.functional.pad(up, (left, width - rank - left)))
             filled = part.first_row + part.rows
-        rows.append(rows[0].new_zeros(self.out_features - filled, width))
-        return torch.cat([down for down, _ in pairs]), torch.cat(rows)
+        blocks.append(blocks[0].new_zeros(self.out_features - filled, width))
+        return torch.cat([down for down, _ in pairs]), torch.cat(blocks)
 
     def pairs(self, adapter: str, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         """Return A and B of each part."""
@@ -129,8 +129,9 @@ class SubLoRALinear(nn.Module, BaseTunerLayer):
     def _updated(self, adapter: str, x: Tensor, result: Tensor) -> Tensor:
         # The coordinates have one place; a model may be spread over several devices.
         down, up = (factor.to(result.device) for factor in self.factors(adapter, result.dtype))
-        inner = nn.functional.linear(self.sublora_dropout[adapter](x.to(result.dtype)), down)
-        return plus_update(result, inner, up, self.scaling[adapter])
+        x = self.sublora_dropout[adapter](x.to(result.dtype))
+        low = nn.functional.linear(rows(x), down)
+        return plus_update(result, low, up, self.scaling[adapter])
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the layer's parameters and, while they carry gradients, the generated factors.

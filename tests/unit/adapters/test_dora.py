@@ -12,6 +12,7 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
 from hylorada.adapters.dora import DoraRows, FastDora, plus_row_products, rescale, without
+from hylorada.adapters.lora import rows
 from hylorada.seeds import generator
 from tests.families import adapt, tokens
 from tests.lora_layers import KINDS, error, exact, fast, lora_layer, results, tensors
@@ -170,7 +171,7 @@ def test_rescaled_rows_keep_the_bias_as_it_is(shape: tuple[int, ...], bias: bool
         torch.randn(size, generator=draws, dtype=torch.float64) for size in sizes
     )
     kept = offset if bias else None
-    found = rescale(without(kept, result), low, 1.5 * scale[:, None] * up, scale, kept)
+    found = rescale(without(kept, result), rows(low), 1.5 * scale[:, None] * up, scale, kept)
     offset = offset if bias else torch.zeros(5, dtype=torch.float64)
     torch.testing.assert_close(found, scale * (result - offset + 1.5 * low @ up.T) + offset)
 
@@ -181,7 +182,7 @@ def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
 ) -> None:
     draws = generator(0, "rows")
     kept = torch.randn(5, 5, 5, generator=draws)
-    result, low, up = kept.clone().permute(order), torch.ones(5, 5, 2), torch.ones(5, 2)
+    result, low, up = kept.clone().permute(order), torch.ones(25, 2), torch.ones(5, 2)
     found = rescale(result, low, 0.5 * up, torch.full((5,), 3.0), None)
     assert torch.equal(result, kept.permute(order))
     torch.testing.assert_close(found, 3.0 * kept.permute(order) + 1.0)
@@ -223,8 +224,9 @@ def formula(
     gain: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    update = 1.5 * (x @ down.T @ up.T)
-    update = update if gain is None else update * gain[..., None]
+    inner = x @ down.T
+    inner = inner if gain is None else inner * gain.view(inner.shape)
+    update = 1.5 * inner @ up.T
     offset = 0.0 if bias is None else bias
     return magnitude / NORM * (result + update - offset) + offset
 
@@ -233,9 +235,8 @@ CASES = [
     ((3,), None),
     ((2, 3), None),
     ((2, 1, 3), None),
-    ((2, 3), (2, 3)),
-    ((2, 3), (1, 3)),  # one gain for all sequences of the batch
-    ((1, 1), (1, 1)),
+    ((2, 3), (6, 2)),
+    ((1, 1), (1, 2)),
 ]
 
 
@@ -251,7 +252,7 @@ def test_the_node_has_the_value_and_the_gradients_of_its_formula(
 
 @pytest.mark.parametrize("frozen", [0, 1, 2, 3, 4, 5, 6])
 def test_the_node_serves_any_part_that_needs_no_gradient(frozen: int) -> None:
-    leaves = node_inputs((2, 3), (1, 3), bias=True)
+    leaves = node_inputs((2, 3), (6, 2), bias=True)
     leaves[frozen].requires_grad_(False)
     assert torch.autograd.gradcheck(node, leaves)
 

@@ -57,11 +57,21 @@ def test_each_layer_reads_its_factors_of_the_tokens_in_flight() -> None:
     bias, context = two_layers(), PositionContext()
     gains = [PositionGain(bias, layer, "default", context) for layer in range(2)]
     with pytest.raises(UnsupportedModelError, match="positions are unknown"):
-        gains[0](torch.zeros(1, 2, 1))
+        gains[0](torch.zeros(1, 2, 1), 1)
     context.current = torch.tensor([[2, 3]])
     expected = bias(context.current)
     for layer in range(2):
-        assert torch.equal(gains[layer](torch.zeros(1, 2, 1)), expected[layer])
+        found = gains[layer](torch.zeros(1, 2, 1), 3)
+        assert torch.equal(found, expected[layer].view(2, 1).expand(2, 3))
+
+
+def test_sequences_at_the_same_positions_have_the_same_factors() -> None:
+    bias, context = two_layers(), PositionContext()
+    context.current = torch.tensor([[2, 3]])
+    found = PositionGain(bias, 1, "default", context)(torch.zeros(3, 2, 1), 1)
+    assert torch.equal(found, bias(context.current)[1].repeat(1, 3).view(6, 1))
+    unbatched = PositionGain(bias, 1, "default", context)(torch.zeros(2, 1), 2)
+    assert torch.equal(unbatched, found[:2].expand(2, 2))
 
 
 def test_a_layer_reads_only_the_rows_its_adapter_serves() -> None:
@@ -69,4 +79,4 @@ def test_a_layer_reads_only_the_rows_its_adapter_serves() -> None:
     context.current = torch.tensor([[0], [1], [2]])
     context.mixed_batch = ["one", "two", "one"]
     gain = PositionGain(bias, 1, "one", context)
-    assert torch.equal(gain(torch.zeros(2, 1, 1)), bias(torch.tensor([[0], [2]]))[1])
+    assert torch.equal(gain(torch.zeros(2, 1, 1), 1), bias(torch.tensor([[0], [2]]))[1])
