@@ -29,8 +29,16 @@ class PositionBias(nn.Module):
         self, positions: Int[Tensor, "#batch time"]
     ) -> Float[Tensor, " layers #batch time"]:
         """Return the factor by which each layer scales its update at each position."""
-        bias = torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
-        return 1.0 + torch.sigmoid(self.gates)[:, None, None] * bias
+        return self.factors(self.bounded(positions))
+
+    def bounded(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return `tanh(b[bucket(p)])`."""
+        return torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
+
+    def factors(self, bias: Float[Tensor, "*shape"]) -> Float[Tensor, " layers *shape"]:
+        """Return `1 + sigmoid(g_l) * bias` of every layer: an outer product, as its gradients."""
+        one = self.gates.new_ones(())
+        return torch.addr(one, torch.sigmoid(self.gates), bias.flatten()).view(-1, *bias.shape)
 
 
 class PositionGain:
@@ -65,15 +73,14 @@ class PositionGain:
     def _of_all_layers(self, positions: Tensor, x: Tensor, rank: int) -> Any:
         """Return the factors of every layer.
 
-        Repeated here, once for all layers: a CPU is slow at a product that repeats a number along
+        Repeated here, once for all of them: a CPU is slow at a product that repeats a number along
         short rows, and at the sum over them in its gradient.
         """
         served = self.context.rows(self.adapter)
         if served is not None and len(positions) > 1:
             positions = positions[served]
-        factors = self.bias(positions.to(x.device))[..., None]
-        repeated = factors.expand(-1, x.shape[:-2].numel(), -1, rank)
-        laid_out = repeated.to(x.dtype, copy=True, memory_format=torch.contiguous_format)
-        by_token = laid_out.flatten(1, 2)
+        bias = self.bias.bounded(positions.to(x.device))[..., None]
+        repeated = bias.expand(x.shape[:-2].numel(), -1, rank)
+        by_token = self.bias.factors(repeated).to(x.dtype).flatten(1, 2)
         # Compiled blocks of all layers are one graph only if the layer indexes a tensor.
         return by_token if torch.compiler.is_compiling() else by_token.unbind()
