@@ -1,6 +1,7 @@
 """What adapters cost: step time, memory and decoding, as ratios to PEFT's LoRA.
 
-Every method sits on its own copy of one model; all copies are timed in one interleaved run.
+Every method sits on its own copy of one model; all copies are timed in one interleaved run, and
+built anew every few rounds.
 """
 
 import gc
@@ -22,7 +23,14 @@ from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.memory import peak_step_bytes, saved_activation_bytes
 from hylorada.benches.shapes import SEED, SMALL_GPT2, SMALL_LLAMA, WIDE_LLAMA, Shape, build
 from hylorada.benches.surroundings import surroundings
-from hylorada.benches.timing import Times, least_ratios, race, ratios, require_rounds
+from hylorada.benches.timing import (
+    Times,
+    least_ratios,
+    places_for,
+    race_in_places,
+    ratios,
+    require_rounds,
+)
 from hylorada.errors import SpecError
 from hylorada.models.anatomy import attention_projections
 from hylorada.seeds import generator
@@ -87,20 +95,19 @@ def measure_steps(
     tokens = torch.randint(
         shape.vocabulary, (shape.batch, shape.length), generator=generator(SEED, "tokens")
     ).to(device)
-    gc.collect()  # adapted models refer to themselves: without this those of the last table stay
-    models = {
-        name: get_peft_model(build(shape, dtype, device), config).train()
-        for name, config in chosen.items()
-    }
-    steps = {name: _step(model, tokens) for name, model in models.items()}
-    timed = timings(race(steps, rounds=rounds, warmups=3, seed=SEED))
-    if device == "cuda":
-        held = {name: peak_step_bytes(step) for name, step in steps.items()}
-    else:
-        held = {
-            name: saved_activation_bytes(model, partial(_loss, model, tokens))
-            for name, model in models.items()
-        }
+
+    def adapted(name: str) -> PeftModel:
+        return get_peft_model(build(shape, dtype, device), chosen[name]).train()
+
+    def steps() -> dict[str, Callable[[], None]]:
+        gc.collect()  # adapted models refer to themselves: without this those before them stay
+        return {name: _step(adapted(name), tokens) for name in chosen}
+
+    places = places_for(rounds, device)
+    times = race_in_places(steps, rounds=rounds, places=places, warmups=2, seed=SEED)
+    timed = timings(times, places)
+    held = {name: _held(adapted(name), tokens) for name in chosen}
+    reference_bytes = held[REFERENCE]["bytes"]
     return {
         "what": "forward + backward",
         "shape": asdict(shape),
@@ -108,16 +115,17 @@ def measure_steps(
         "targets": targets,
         "dropout": dropout,
         "rounds": rounds,
+        "places": places,
         "memory": "peak above rest" if device == "cuda" else "saved activations",
         "reference_milliseconds": 1000 * statistics.median(timed[REFERENCE]["seconds"]),
         "methods": {
             name: timed[name]
             | {
-                "memory": held[name] / held[REFERENCE],
-                "megabytes": held[name] / 2**20,
-                "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+                "memory": held[name]["bytes"] / reference_bytes,
+                "megabytes": held[name]["bytes"] / 2**20,
+                "trainable": held[name]["trainable"],
             }
-            for name, model in models.items()
+            for name in chosen
         },
     }
 
@@ -131,20 +139,22 @@ def measure_generation(
     """
     configs = methods(build(shape, dtype, "meta"), "all", 0.0)
     names = (REFERENCE, "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
-    gc.collect()
-    models = {
-        name: get_peft_model(build(shape, dtype, device), configs[name]).eval() for name in names
-    }
     drawn = torch.randint(3, shape.vocabulary, (1, tokens), generator=generator(SEED, "prompt"))
     prompt = drawn.to(device)
-    parts: dict[str, dict[str, Callable[[], Any]]] = {
-        f"reading {tokens} tokens": {
-            name: partial(_read, model, prompt) for name, model in models.items()
-        },
-        f"decoding {tokens} tokens after {tokens}": {
-            name: _decode(model, prompt, tokens) for name, model in models.items()
-        },
+
+    def actions(part: Callable[[PeftModel], Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+        gc.collect()
+        return {
+            name: part(get_peft_model(build(shape, dtype, device), configs[name]).eval())
+            for name in names
+        }
+
+    parts: dict[str, Callable[[PeftModel], Callable[[], Any]]] = {
+        f"reading {tokens} tokens": lambda model: partial(_read, model, prompt),
+        f"decoding {tokens} tokens after {tokens}": lambda model: _decode(model, prompt, tokens),
     }
+    places = places_for(rounds, device)
+    race = partial(race_in_places, rounds=rounds, places=places, warmups=1, seed=SEED)
     return [
         {
             "what": what,
@@ -152,17 +162,20 @@ def measure_generation(
             "dtype": str(dtype).removeprefix("torch."),
             "targets": "all",
             "rounds": rounds,
-            "methods": timings(race(contestants, rounds=rounds, warmups=1, seed=SEED)),
+            "places": places,
+            "methods": timings(race(partial(actions, part)), places),
         }
-        for what, contestants in parts.items()
+        for what, part in parts.items()
     ]
 
 
-def timings(times: dict[str, Times]) -> dict[str, dict[str, Any]]:
+def timings(times: dict[str, Times], places: int) -> dict[str, dict[str, Any]]:
     """Return each method's ratios to PEFT's LoRA, and the seconds of every round behind them."""
     wall = {name: each.wall for name, each in times.items()}
     processor = {name: each.processor for name, each in times.items()}
-    by_clock, by_processor = (ratios(each, REFERENCE, SEED) for each in (wall, processor))
+    by_clock, by_processor = (
+        ratios(each, REFERENCE, SEED, places=places) for each in (wall, processor)
+    )
     least = least_ratios(processor, REFERENCE)
     return {
         name: {
@@ -200,6 +213,17 @@ def _ratio(ratio: dict[str, float]) -> tuple[str, str]:
 def _loss(model: PeftModel, tokens: Tensor) -> Tensor:
     loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     return loss
+
+
+def _held(model: PeftModel, tokens: Tensor) -> dict[str, int]:
+    """Return what a step holds in memory, in bytes, and how many values it trains."""
+    if tokens.is_cuda:
+        step = _step(model, tokens)
+        step()  # what the first step makes and keeps is not part of any other
+        size = peak_step_bytes(step)
+    else:
+        size = saved_activation_bytes(model, partial(_loss, model, tokens))
+    return {"bytes": size, "trainable": model.get_nb_trainable_parameters()[0]}
 
 
 def _step(model: PeftModel, tokens: Tensor) -> Callable[[], None]:

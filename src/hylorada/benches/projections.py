@@ -3,6 +3,7 @@
 Everything is timed interleaved in one process and told as ratios.
 """
 
+import gc
 import statistics
 import time
 import warnings
@@ -21,7 +22,13 @@ from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.benches.adapters import REFERENCE
 from hylorada.benches.shapes import GPT2_SMALL, SEED, SMALL_GPT2, Shape, build
 from hylorada.benches.surroundings import surroundings
-from hylorada.benches.timing import interleave, race, ratios, require_rounds
+from hylorada.benches.timing import (
+    interleave,
+    places_for,
+    race_in_places,
+    ratios,
+    require_rounds,
+)
 from hylorada.seeds import generator
 from hylorada.subspace.config import SubLoRAConfig
 from hylorada.subspace.projections import build_projection
@@ -122,25 +129,35 @@ def measure_steps(
         shape.vocabulary, (shape.batch, shape.length), generator=generator(SEED, "tokens")
     ).to(device)
     configs = contestants(dims)
-    with quiet():
-        models = {name: adapted(build(shape, dtype, device), c) for name, c in configs.items()}
-    steps = {name: training_step(model, tokens) for name, model in models.items()}
-    times = race(steps, rounds=rounds, warmups=3, seed=SEED)
-    wall = ratios({name: each.wall for name, each in times.items()}, REFERENCE, SEED)
-    used = ratios({name: each.processor for name, each in times.items()}, REFERENCE, SEED)
+    trained: dict[str, int] = {}
+
+    def steps() -> dict[str, Callable[[], None]]:
+        gc.collect()  # adapted models refer to themselves: without this those before them stay
+        with quiet():
+            models = {name: adapted(build(shape, dtype, device), c) for name, c in configs.items()}
+        for name, model in models.items():
+            trained[name] = model.get_nb_trainable_parameters()[0]
+        return {name: training_step(model, tokens) for name, model in models.items()}
+
+    places = places_for(rounds, device)
+    times = race_in_places(steps, rounds=rounds, places=places, warmups=2, seed=SEED)
+    wall = {name: each.wall for name, each in times.items()}
+    used = {name: each.processor for name, each in times.items()}
+    by_clock, by_processor = (ratios(each, REFERENCE, SEED, places=places) for each in (wall, used))
     return {
         "what": "forward + backward + AdamW",
         "shape": asdict(shape),
         "dtype": str(dtype).removeprefix("torch."),
         "rounds": rounds,
-        "reference_milliseconds": 1000 * statistics.median(times[REFERENCE].wall),
+        "places": places,
+        "reference_milliseconds": 1000 * statistics.median(wall[REFERENCE]),
         "methods": {
             name: {
-                "time": asdict(wall[name]),
-                "processor": asdict(used[name]),
-                "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+                "time": asdict(by_clock[name]),
+                "processor": asdict(by_processor[name]),
+                "trainable": trained[name],
             }
-            for name, model in models.items()
+            for name in configs
         },
     }
 

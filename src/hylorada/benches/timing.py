@@ -3,6 +3,10 @@
 A round's time is compared with the reference's time in the same round, so that what slows the
 machine for minutes falls out. Processor time stands beside wall time: it does not count the moments
 in which another program had the core.
+
+On a CPU a model is a few per cent faster or slower for as long as it lives, by where its weights
+happen to lie in memory. More rounds do not mend that, so models are built anew every few rounds,
+and intervals resample these places as well as rounds.
 """
 
 import time
@@ -11,11 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hylorada.errors import SpecError
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+ROUNDS_IN_A_PLACE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,44 @@ def race(
     return times
 
 
-def ratios(seconds: Mapping[str, list[float]], reference: str, seed: int) -> dict[str, Ratio]:
+def race_in_places(
+    build: Callable[[], Mapping[str, Callable[[], None]]],
+    *,
+    rounds: int,
+    places: int,
+    warmups: int,
+    seed: int,
+) -> dict[str, Times]:
+    """Return the times of contestants that are built anew for each of `places` parts of the rounds.
+
+    Those of the place before are gone by then, if only the contestants held them.
+    """
+    require_rounds(rounds)
+    times: dict[str, Times] = {}
+    for place, part in enumerate(_parts(rounds, places)):
+        found = race(build(), rounds=len(part), warmups=warmups, seed=seed + place)
+        for name, each in found.items():
+            kept = times.setdefault(name, Times([], []))
+            kept.wall.extend(each.wall)
+            kept.processor.extend(each.processor)
+    return times
+
+
+def places_for(rounds: int, device: str) -> int:
+    """Return in how many places to measure: one on a GPU, where the place makes no difference."""
+    return 1 if device != "cpu" else max(1, rounds // ROUNDS_IN_A_PLACE)
+
+
+def ratios(
+    seconds: Mapping[str, list[float]], reference: str, seed: int, *, places: int = 1
+) -> dict[str, Ratio]:
     """Return the median over rounds of each contestant's time over the reference's in that round.
 
-    The interval is a bootstrap over rounds, the same resampled rounds for all contestants.
+    The interval is a bootstrap over places and over the rounds in each, the same resampled rounds
+    for all contestants.
     """
     base = np.array(seconds[reference])
-    samples = np.random.default_rng(seed).integers(base.size, size=(RESAMPLES, base.size))
+    samples = _resampled(base.size, places, np.random.default_rng(seed))
     tail = 50 * (1 - CONFIDENCE)
     result = {}
     for name, values in seconds.items():
@@ -76,6 +113,20 @@ def ratios(seconds: Mapping[str, list[float]], reference: str, seed: int) -> dic
         low, high = np.percentile(medians, [tail, 100 - tail])
         result[name] = Ratio(float(np.median(quotients)), float(low), float(high))
     return result
+
+
+def _resampled(rounds: int, places: int, draws: np.random.Generator) -> NDArray[np.int64]:
+    """Return rounds drawn with replacement from places drawn with replacement."""
+    parts = _parts(rounds, places)
+    starts, sizes = np.array([part[0] for part in parts]), np.array([part.size for part in parts])
+    chosen = draws.integers(places, size=(RESAMPLES, places))
+    shares = draws.random((RESAMPLES, places, sizes.max()))
+    within = (shares * sizes[chosen][..., None]).astype(np.int64)
+    return (starts[chosen][..., None] + within).reshape(RESAMPLES, -1)
+
+
+def _parts(rounds: int, places: int) -> list[NDArray[np.int64]]:
+    return np.array_split(np.arange(rounds), places)
 
 
 def least_ratios(seconds: Mapping[str, list[float]], reference: str) -> dict[str, float]:

@@ -1,11 +1,19 @@
 """Times become ratios to a reference; the order of the contestants is drawn anew each round."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from hylorada.benches.timing import interleave, least_ratios, race, ratios
+from hylorada.benches.timing import (
+    interleave,
+    least_ratios,
+    places_for,
+    race,
+    race_in_places,
+    ratios,
+)
 from hylorada.errors import SpecError
 
 
@@ -60,6 +68,36 @@ def test_no_rounds_are_refused_before_anything_runs(rounds: int) -> None:
     assert calls == []
 
 
+def test_contestants_are_built_anew_for_each_part_of_the_rounds() -> None:
+    calls: list[int] = []
+    built: list[int] = []
+
+    def build() -> dict[str, Callable[[], None]]:
+        built.append(len(calls))
+        return {"a": partial(calls.append, len(built)), "b": lambda: None}
+
+    times = race_in_places(build, rounds=7, places=3, warmups=1, seed=0)
+    assert built == [0, 4, 7]  # after warm-ups and 3, 2 and 2 rounds
+    assert calls == [1] * 4 + [2] * 3 + [3] * 3
+    assert {name: len(each.wall) for name, each in times.items()} == {"a": 7, "b": 7}
+    assert {name: len(each.processor) for name, each in times.items()} == {"a": 7, "b": 7}
+
+
+def test_no_rounds_are_refused_before_anything_is_built() -> None:
+    with pytest.raises(SpecError, match="rounds must be at least 1; got 0"):
+        race_in_places(pytest.fail, rounds=0, places=1, warmups=1, seed=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "device", "places"),
+    [(1, "cpu", 1), (9, "cpu", 1), (15, "cpu", 3), (161, "cpu", 32), (161, "cuda", 1)],
+)
+def test_a_cpu_measures_in_a_place_for_every_five_rounds(
+    rounds: int, device: str, places: int
+) -> None:
+    assert places_for(rounds, device) == places
+
+
 def test_a_ratio_is_the_median_of_the_quotients_of_single_rounds() -> None:
     seconds = {"reference": [2.0, 9.0, 4.0], "other": [6.0, 1.0, 8.0], "even": [1.0, 3.0, 3.0]}
     found = ratios(seconds, "reference", seed=0)
@@ -84,6 +122,22 @@ def test_rounds_are_resampled_together() -> None:
 def test_an_interval_spans_what_single_rounds_say() -> None:
     found = ratios({"reference": [1.0] * 4, "other": [1.0, 2.0, 3.0, 4.0]}, "reference", 0)["other"]
     assert 1.0 <= found.low < found.value == 2.5 < found.high <= 4.0
+
+
+def test_what_a_place_does_to_all_its_rounds_widens_the_interval() -> None:
+    # Three places, in each of which the other is equally fast in every round.
+    seconds = {"reference": [1.0] * 120, "other": [1.0] * 40 + [1.1] * 40 + [0.9] * 40}
+    alone = ratios(seconds, "reference", 0)["other"]
+    found = ratios(seconds, "reference", 0, places=3)["other"]
+    assert found.value == alone.value == 1.0
+    assert (found.low, found.high) == pytest.approx((0.9, 1.1))
+    assert alone.high - alone.low < found.high - found.low
+
+
+def test_places_of_unequal_length_weigh_the_same() -> None:
+    seconds = {"reference": [1.0] * 3, "other": [2.0, 2.0, 5.0]}
+    found = ratios(seconds, "reference", 0, places=2)["other"]
+    assert (found.low, found.high) == (2.0, 5.0)
 
 
 def test_one_round_has_an_interval_of_no_width() -> None:
