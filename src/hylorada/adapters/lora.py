@@ -1,8 +1,8 @@
 """A fast forward pass for PEFT's own LoRA layers: same parameters, same checkpoints.
 
 PEFT casts the activations (tokens x in) up to the adapter's float32 and makes several elementwise
-passes over tokens x out. Here the small factors are cast down instead, the smaller one is scaled,
-and the matrix product itself accumulates the update.
+passes over tokens x out. Here the small factors are scaled and cast down instead, and the matrix
+product itself accumulates the update.
 """
 
 from typing import Any
@@ -41,9 +41,10 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        down = module.lora_A[active_adapter].weight * module.scaling[active_adapter]
-        low = self.low_rank(module, active_adapter, x, down.to(result.dtype))
-        return plus_update(result, low, module.lora_B[active_adapter].weight)
+        down = module.lora_A[active_adapter].weight.to(result.dtype)
+        low = self.low_rank(module, active_adapter, x, down)
+        up = module.lora_B[active_adapter].weight
+        return plus_update(result, low, up, module.scaling[active_adapter])
 
     @staticmethod
     def merge_safe(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:
@@ -65,15 +66,18 @@ def plus_update(
     result: Float[Tensor, "*batch out_dim"],
     low: Float[Tensor, "tokens rank"],
     up: Float[Tensor, "out_dim rank"],
+    scaling: float,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `result + low up^T`, computed in the dtype of the result.
+    """Return `result + scaling * low up^T`, computed in the dtype of the result.
 
     A product that accumulates spares a pass over many tokens, and costs a single one more.
     """
     if is_one_token(result):
-        return result + nn.functional.linear(low, up.to(result.dtype)).view(result.shape)
-    # Transposed in memory: a CPU is slow at the tall gradient of a transposed view.
-    wide = up.t().to(result.dtype, copy=True, memory_format=torch.contiguous_format)
+        update = nn.functional.linear(low, up.to(result.dtype))
+        return torch.add(result, update.view(result.shape), alpha=scaling)
+    # Scaled before the product and transposed in memory: a CPU is slow at a product that scales,
+    # and at the tall gradient of a transposed view.
+    wide = (scaling * up.t()).to(result.dtype, copy=True, memory_format=torch.contiguous_format)
     return torch.addmm(rows(result), low, wide).view(result.shape)
 
 

@@ -130,8 +130,8 @@ class SubLoRALinear(nn.Module, BaseTunerLayer):
         # The coordinates have one place; a model may be spread over several devices.
         down, up = (factor.to(result.device) for factor in self.factors(adapter, result.dtype))
         x = self.sublora_dropout[adapter](x.to(result.dtype))
-        low = nn.functional.linear(rows(x), down * self.scaling[adapter])
-        return plus_update(result, low, up)
+        low = nn.functional.linear(rows(x), down)
+        return plus_update(result, low, up, self.scaling[adapter])
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yield the layer's parameters and, while they carry gradients, the generated factors.
