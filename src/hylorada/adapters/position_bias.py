@@ -36,7 +36,7 @@ class PositionBias(nn.Module):
         return torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
 
     def factors(self, bias: Float[Tensor, "*shape"]) -> Float[Tensor, " layers *shape"]:
-        """Return `1 + sigmoid(g_l) * bias` of every layer: an outer product, as its gradients."""
+        """Return `1 + sigmoid(g_l) * bias` of every layer, as one outer product."""
         one = self.gates.new_ones(())
         return torch.addr(one, torch.sigmoid(self.gates), bias.flatten()).view(-1, *bias.shape)
 
