@@ -84,8 +84,15 @@ def test_contestants_are_built_anew_for_each_part_of_the_rounds() -> None:
 
 
 def test_no_rounds_are_refused_before_anything_is_built() -> None:
+    built: list[str] = []
+
+    def build() -> dict[str, Callable[[], None]]:
+        built.append("once")
+        return {}
+
     with pytest.raises(SpecError, match="rounds must be at least 1; got 0"):
-        race_in_places(pytest.fail, rounds=0, places=1, warmups=1, seed=0)  # type: ignore[arg-type]
+        race_in_places(build, rounds=0, places=1, warmups=1, seed=0)
+    assert built == []
 
 
 @pytest.mark.parametrize(
