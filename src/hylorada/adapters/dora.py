@@ -1,39 +1,38 @@
-"""A fast forward and backward pass for PEFT's own DoRA layers: same parameters, same checkpoints.
+"""A fast pass for PEFT's own DoRA layers: same parameters, same checkpoints.
 
-`y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper.
+`y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper. That
+is LoRA's output under a batch normalisation in evaluation mode: its mean is the bias, its variance
+the squared row norm, its weight the magnitude. So the rescaling and its gradients are PyTorch's own
+kernels, one pass over the tokens each.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from hylorada.adapters.lora import LowRankUpdate, gated, is_one_token, rows
+from hylorada.adapters.lora import (
+    LowRankUpdate,
+    is_one_token,
+    laid_out,
+    plus_product,
+    plus_update,
+)
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
-    dense_row_norm,
-    factored_row_norm,
+    dense_row_square,
+    factored_row_square,
     frozen_product,
     is_small_on_a_gpu,
     row_squares,
 )
 
-Factors = tuple[Tensor, Tensor]
-RowNorm = Callable[[Factors, Factors], Tensor]
-
-
-class Ready(NamedTuple):
-    """What a pass reads of the trained tensors, in the dtype of its activations."""
-
-    down: Float[Tensor, "rank in_dim"]
-    rescaled_up: Float[Tensor, "out_dim rank"]
-    factor: Float[Tensor, " out_dim"]
+SMALLEST_NORM = 1e-6
+FEWEST_ROWS, MOST_ROWS = 16, 128
 
 
 class FastDora(LowRankUpdate, DoraLinearVariant):
@@ -46,7 +45,7 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     def __init__(self, gain: PositionGain | None) -> None:
         super().__init__(gain)
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
-        self.last: tuple[tuple[Any, ...], Ready] | None = None
+        self.last: tuple[tuple[Any, ...], Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
@@ -55,82 +54,43 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     def forward(
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
-        """Return the layer's output with direction and magnitude adapted."""
-        base = module.get_base_layer()
-        bias = getattr(base, "bias", None)
-        bias = None if bias is None else bias.to(result.dtype)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return self._differentiable(module, active_adapter, base, x, result, bias)
-        ready = self.ready(module, active_adapter, result.dtype, as_before=is_one_token(x))
-        low = self.low_rank(module, active_adapter, x, ready.down)
-        return rescale(without(bias, result), low, ready.rescaled_up, ready.factor, bias)
+        """Return the layer's output with direction and magnitude adapted.
 
-    def _differentiable(
+        Decoding would spend more on norms than on its token, so a pass of one token takes those of
+        the pass before it while all versions are the same. A pass of several looks again, and none
+        with gradients is remembered, because some optimisers and averages of weights write without
+        a new version.
+        """
+        base, dtype, scaling = module.get_base_layer(), result.dtype, module.scaling[active_adapter]
+        down, up = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
+        cast_down = down.to(dtype)
+        low = self.low_rank(module, active_adapter, x, cast_down)
+        forgets = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        key = () if forgets else (*map(version, (down, up, base.weight)), scaling, dtype)
+        if key and is_one_token(x) and self.last is not None and self.last[0] == key:
+            square = self.last[1]
+            adapted = plus_update(result, low, up, scaling)
+        else:
+            wide = laid_out(up, scaling, dtype)
+            square = self.row_square(base, module.fan_in_fan_out, cast_down, wide)
+            adapted = plus_product(result, low, wide)
+            self.last = (key, square) if key else None
+        magnitude = module.lora_magnitude_vector[active_adapter].weight
+        return rescale(adapted, square, magnitude, getattr(base, "bias", None))
+
+    @torch.no_grad()  # as the paper does
+    def row_square(
         self,
-        layer: LoraLayer,
-        adapter: str,
-        base: nn.Module,
-        x: Tensor,
-        result: Tensor,
-        bias: Tensor | None,
-    ) -> Tensor:
-        self.last = None
-        x = layer.lora_dropout[adapter](x.to(result.dtype))
-        scaling = layer.scaling[adapter]
-        output: Tensor = DoraRows.apply(
-            result,
-            x,
-            layer.lora_A[adapter].weight,
-            layer.lora_B[adapter].weight,
-            layer.lora_magnitude_vector[adapter].weight,
-            None if self.gain is None else self.gain(x, layer.r[adapter]),
-            bias,
-            scaling,
-            partial(self.row_norm, base, layer.fan_in_fan_out, scaling),
-        )
-        return output
-
-    def ready(
-        self, layer: LoraLayer, adapter: str, dtype: torch.dtype, *, as_before: bool = False
-    ) -> Ready:
-        """Return A, `s f B` and `f = m / |W + sBA|`, computed anew or `as_before`.
-
-        Decoding would spend more on norms than on its token, so a pass of one token takes what the
-        pass before it took while all versions are the same. A pass of several looks again, because
-        some optimisers and averages of weights write without a new version.
-        """
-        base, scaling = layer.get_base_layer(), layer.scaling[adapter]
-        down, up = exact = (layer.lora_A[adapter].weight, layer.lora_B[adapter].weight)
-        magnitude = layer.lora_magnitude_vector[adapter].weight
-        remembers = not torch.compiler.is_compiling()
-        key = (*map(version, (down, up, magnitude, base.weight)), scaling, dtype)
-        if remembers and as_before and self.last is not None and self.last[0] == key:
-            return self.last[1]
-        cast = (down.to(dtype), up.to(dtype))
-        with torch.no_grad():  # as the paper does
-            norm = self.row_norm(base, layer.fan_in_fan_out, scaling, exact, cast)
-        factor = (magnitude / norm).to(dtype)
-        ready = Ready(cast[0], cast[1] * (factor * scaling)[:, None], factor)
-        self.last = (key, ready) if remembers else None
-        return ready
-
-    def row_norm(
-        self, base: Any, fan_in_fan_out: bool, scaling: float, exact: Factors, cast: Factors
+        base: Any,
+        fan_in_fan_out: bool,
+        down: Float[Tensor, "rank in_dim"],
+        wide: Float[Tensor, "rank out_dim"],
     ) -> Float[Tensor, " out_dim"]:
-        """Return `|W + sBA|` per output row in float32.
-
-        `exact` are A and B as they are trained, `cast` the same in the dtype of the activations.
-        """
+        """Return `|W + wide^T down|^2` per output row in float32."""
         if is_small_on_a_gpu(base):
-            return dense_row_norm(base, *cast, scaling)
-        down, up = exact
-        return factored_row_norm(
-            self.frozen_square(base, fan_in_fan_out),
-            frozen_product(base, cast[0]),
-            down.float(),
-            up.float(),
-            scaling,
-        )
+            return dense_row_square(base, down, wide)
+        square = self.frozen_square(base, fan_in_fan_out)
+        return factored_row_square(square, frozen_product(base, down), down, wide)
 
     def frozen_square(self, base: Any, fan_in_fan_out: bool) -> Float[Tensor, " out_dim"]:
         """Return `|W|^2` per output row, computed once for a frozen weight."""
@@ -143,108 +103,48 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
 
 def rescale(
-    centred: Float[Tensor, "*batch out_dim"],
-    low: Float[Tensor, "tokens rank"],
-    rescaled_up: Float[Tensor, "out_dim rank"],
-    factor: Float[Tensor, " out_dim"],
+    adapted: Float[Tensor, "*batch out_dim"],
+    square: Float[Tensor, " out_dim"],
+    magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return `factor * centred + bias + low rescaled_up^T`.
+    """Return `magnitude / sqrt(square) * (adapted - bias) + bias`, rounded once."""
+    if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
+        bias = bias.to(adapted.dtype)
+        return rescale(adapted - bias, square, magnitude, None) + bias
+    variance = square.double() if adapted.dtype == torch.float64 else square
+    weight = magnitude.to(variance.dtype)
+    mean = torch.zeros_like(variance) if bias is None else bias.to(variance.dtype)
+    folds = tokens_in_a_row(adapted)
+    if folds > 1:
+        mean, variance, weight = (torch.cat([v] * folds) for v in (mean, variance, weight))
+    tokens = adapted.reshape(-1, len(mean))
+    offset = None if bias is None else mean
+    eps = SMALLEST_NORM**2
+    scaled = nn.functional.batch_norm(tokens, mean, variance, weight, offset, eps=eps)
+    return scaled.view(adapted.shape)
 
-    Where `rescaled_up` is `s * factor * up`, the update is rescaled without a pass over the tokens.
+
+def tokens_in_a_row(activations: Float[Tensor, "*batch features"]) -> int:
+    """Return how many tokens to put side by side before a normalisation with gradients.
+
+    A CPU adds up the rows one after the other and loses digits with each: over a thousand rows,
+    three times as many as a sum in pairs.
     """
-    update = nn.functional.linear(low, rescaled_up, bias)
-    return update.view(centred.shape).addcmul_(centred, factor)
+    if activations.is_cuda or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return 1
+    return fold(activations.numel() // activations.shape[-1], FEWEST_ROWS, MOST_ROWS)
 
 
-def without(bias: Tensor | None, result: Tensor) -> Tensor:
-    """Return a layer's output before its bias was added."""
-    return result if bias is None else result - bias
+@lru_cache
+def fold(tokens: int, fewest: int, most: int) -> int:
+    """Return the divisor of a number of tokens that leaves at `most` so many rows, or nearly.
 
-
-class DoraRows(torch.autograd.Function):
-    """`f * (result - bias + s B (gain * A x)) + bias` with `f = m / norm`, in one node.
-
-    By hand, because a training step with many small layers waits for launches: autograd would make
-    twice as many, and three more tensors of the size of the output.
+    Each token in a row costs as much as the vectors of the normalisation once more, so none leaves
+    less than the `fewest` rows.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        result: Tensor,
-        x: Tensor,
-        down: Tensor,
-        up: Tensor,
-        magnitude: Tensor,
-        gain: Tensor | None,
-        bias: Tensor | None,
-        scaling: float,
-        row_norm: RowNorm,
-    ) -> Tensor:
-        """Return the adapted rows."""
-        ctx.dtypes = (down.dtype, up.dtype, magnitude.dtype)
-        ctx.scaling = scaling
-        cast_down, cast_up = down.to(result.dtype), up.to(result.dtype)
-        inner = nn.functional.linear(rows(x), cast_down)
-        norm = row_norm((down, up), (cast_down, cast_up))
-        factor = torch.div(magnitude, norm, out=torch.empty_like(norm, dtype=result.dtype))
-        scaled = factor * scaling
-        rescaled_up, centred = cast_up * scaled[:, None], without(bias, result)
-        ctx.save_for_backward(
-            x, cast_down, cast_up, rescaled_up, inner, centred, factor, scaled, norm, gain
-        )
-        return rescale(centred, gated(inner, gain), rescaled_up, factor, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the tensors that came in."""
-        x, down, up, rescaled_up, inner, centred, factor, scaled, norm, gain = ctx.saved_tensors
-        _, need_x, _, _, _, need_gain, need_bias, *_ = ctx.needs_input_grad
-        low, tokens = gated(inner, gain), rows(gradient)
-        product = gradient * centred
-        # The small factor first: a CPU is slow at a tall result from a transposed gradient.
-        for_row = torch.mm(low.t(), tokens).t()
-        for_factor = plus_row_products(
-            rows(product).sum(dim=0), up, for_row, ctx.scaling, in_one_launch=gradient.is_cuda
-        )
-        for_bias = (1 - factor) * tokens.sum(dim=0) if need_bias else None
-        for_result = torch.mul(gradient, factor, out=product)
-        for_low = torch.mm(tokens, rescaled_up)
-        down_dtype, up_dtype, magnitude_dtype = ctx.dtypes
-        for_up = torch.mul(for_row, scaled[:, None], out=torch.empty_like(up, dtype=up_dtype))
-        for_gain = for_low * inner if need_gain else None
-        for_low = gated(for_low, gain)
-        return (
-            for_result,
-            torch.mm(for_low, down).view(x.shape) if need_x else None,
-            torch.mm(for_low.t(), rows(x)).to(down_dtype),
-            for_up,
-            (for_factor / norm).to(magnitude_dtype),
-            for_gain,
-            for_bias,
-            None,
-            None,
-        )
-
-
-def plus_row_products(
-    start: Float[Tensor, " out_dim"],
-    first: Float[Tensor, "out_dim rank"],
-    second: Float[Tensor, "out_dim rank"],
-    scaling: float,
-    *,
-    in_one_launch: bool,
-) -> Float[Tensor, " out_dim"]:
-    """Return `start + scaling * <first, second>` per row.
-
-    A batched product is one launch, which a GPU waits for; a CPU is slow at it in bfloat16.
-    """
-    if in_one_launch:
-        start, left, right = start[:, None, None], first[:, None], second[:, :, None]
-        return torch.baddbmm(start, left, right, alpha=scaling).flatten()
-    return torch.add(start, (first * second).sum(dim=1), alpha=scaling)
+    divisors = [count for count in range(1, tokens // fewest + 1) if tokens % count == 0] or [1]
+    return next((count for count in divisors if tokens <= most * count), divisors[-1])
 
 
 def version(parameter: Tensor) -> tuple[Any, ...]:

@@ -75,9 +75,26 @@ def plus_update(
     if is_one_token(result):
         update = nn.functional.linear(low, up.to(result.dtype))
         return torch.add(result, update.view(result.shape), alpha=scaling)
-    # Scaled before the product and transposed in memory: a CPU is slow at a product that scales,
-    # and at the tall gradient of a transposed view.
-    wide = (scaling * up.t()).to(result.dtype, copy=True, memory_format=torch.contiguous_format)
+    return plus_product(result, low, laid_out(up, scaling, result.dtype))
+
+
+def laid_out(
+    up: Float[Tensor, "out_dim rank"], scaling: float, dtype: torch.dtype
+) -> Float[Tensor, "rank out_dim"]:
+    """Return `scaling * up^T` in `dtype`, row by row in memory.
+
+    Scaled here and laid out anew because a CPU is slow at a product that scales, and at the tall
+    gradient of a transposed view.
+    """
+    return (scaling * up.t()).to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def plus_product(
+    result: Float[Tensor, "*batch out_dim"],
+    low: Float[Tensor, "tokens rank"],
+    wide: Float[Tensor, "rank out_dim"],
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return `result + low wide`, accumulated by the matrix product."""
     return torch.addmm(rows(result), low, wide).view(result.shape)
 
 

@@ -1,4 +1,4 @@
-"""DoRA's row norms `|W + sBA|`: one dense sum where launches cost most, factored elsewhere."""
+"""DoRA's squared row norms `|W + sBA|^2`: a dense sum where launches cost most, else factored."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-SMALLEST_NORM = 1e-6
 # A GPU waits for launches on layers up to this size, and has room for one more weight of it.
 LARGEST_DENSE_SUM = 4096 * 4096
 
@@ -21,50 +20,47 @@ def is_small_on_a_gpu(base: Any) -> bool:
     return weight.is_cuda and weight.numel() <= LARGEST_DENSE_SUM
 
 
-def dense_row_norm(
+def dense_row_square(
     base: nn.Linear | Conv1D,
     down: Float[Tensor, "rank in_dim"],
-    up: Float[Tensor, "out_dim rank"],
-    scaling: float,
+    wide: Float[Tensor, "rank out_dim"],
 ) -> Float[Tensor, " out_dim"]:
-    """Return `|W + sBA|` per output row in float32, the sum formed in the weight's dtype."""
+    """Return `|W + wide^T down|^2` per output row in float32, summed in the weight's dtype."""
     weight: Tensor = base.weight
-    down, up = down.to(weight.dtype), up.to(weight.dtype)
+    down, wide = down.to(weight.dtype), wide.to(weight.dtype)
     if type(base) is Conv1D:
-        total, inputs = torch.addmm(weight, down.t(), up.t(), alpha=scaling), 0
+        total, inputs = torch.addmm(weight, down.t(), wide), 0
     else:
-        total, inputs = torch.addmm(weight, up, down, alpha=scaling), 1
-    norm = torch.linalg.vector_norm(total, dim=inputs, dtype=torch.float32)
-    return norm.clamp_(min=SMALLEST_NORM)
+        total, inputs = torch.addmm(weight, wide.t(), down), 1
+    return torch.linalg.vector_norm(total, dim=inputs, dtype=torch.float32).square_()
 
 
-def factored_row_norm(
+def factored_row_square(
     frozen_square: Float[Tensor, " out_dim"],
-    frozen_product: Float[Tensor, "out_dim rank"],
+    frozen_product: Float[Tensor, "rank out_dim"],
     down: Float[Tensor, "rank in_dim"],
-    up: Float[Tensor, "out_dim rank"],
-    scaling: float,
+    wide: Float[Tensor, "rank out_dim"],
 ) -> Float[Tensor, " out_dim"]:
-    """Return `sqrt(|W|^2 + s <B, 2 W A^T + s B A A^T>)` per output row.
+    """Return `|W|^2 + <wide, 2 A W^T + A A^T wide>` per column of `wide = s B^T`, never below 0.
 
-    `frozen_product` is `W A^T`. All is float32 but for that product, which the frozen layer
+    `frozen_product` is `A W^T`. All is float32 but for that product, which the frozen layer
     computes in its own dtype.
     """
-    inner = torch.addmm(frozen_product.float(), up, down @ down.t(), beta=2, alpha=scaling)
-    square = torch.add(frozen_square, torch.linalg.vecdot(up, inner), alpha=scaling)
-    return square.clamp_(min=SMALLEST_NORM**2).sqrt_()
+    down, wide = down.float(), wide.float()
+    inner = torch.addmm(frozen_product.float(), down @ down.t(), wide, beta=2)
+    return torch.add(frozen_square, (wide * inner).sum(dim=0)).clamp_(min=0)
 
 
-def frozen_product(base: Any, down: Float[Tensor, "rank in_dim"]) -> Float[Tensor, "out_dim rank"]:
-    """Return `W A^T`: the rows of A sent through the frozen layer, quantised or not."""
+def frozen_product(base: Any, down: Float[Tensor, "rank in_dim"]) -> Float[Tensor, "rank out_dim"]:
+    """Return `A W^T`: the rows of A sent through the frozen layer, quantised or not."""
     weight: Tensor = base.weight
     if type(base) is nn.Linear:
-        return weight @ down.to(weight.dtype).t()
+        return nn.functional.linear(down.to(weight.dtype), weight)
     if type(base) is Conv1D:
-        return (down.to(weight.dtype) @ weight).t()  # a CPU is slow where both are transposed
+        return down.to(weight.dtype) @ weight
     product: Tensor = base(down)
     bias = getattr(base, "bias", None)
-    return (product if bias is None else product - bias).t()
+    return product if bias is None else product - bias
 
 
 def row_squares(base: Any, *, fan_in_fan_out: bool) -> Float[Tensor, " out_dim"]:

@@ -1,4 +1,4 @@
-"""DoRA's hand-written node has the gradients of its formula; what it remembers never goes stale."""
+"""DoRA's rescaling has the gradients of its formula; what it remembers never goes stale."""
 
 import copy
 import math
@@ -11,8 +11,8 @@ import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from hylorada.adapters.dora import DoraRows, FastDora, plus_row_products, rescale, without
-from hylorada.adapters.lora import rows
+from hylorada.adapters.dora import FastDora, fold, rescale
+from hylorada.adapters.lora import laid_out
 from hylorada.seeds import generator
 from tests.families import adapt, tokens
 from tests.lora_layers import KINDS, error, exact, fast, lora_layer, results, tensors
@@ -25,24 +25,24 @@ def dora_layer(kind: str = "linear", dtype: torch.dtype = torch.float32) -> Lora
     return fast(lora_layer(kind, SIZE, True, dtype), dora=True)
 
 
-def factor(
-    layer: LoraLinear, variant: FastDora | None = None, *, as_before: bool = False
-) -> Tensor:
-    """Return what the variant of the layer, or a fresh one, multiplies the rows by."""
-    with torch.no_grad():
-        chosen = variant or layer.lora_variant["default"]
-        return chosen.ready(layer, "default", torch.float32, as_before=as_before).factor
+def row_square(layer: LoraLinear) -> Tensor:
+    """Return the squared norms of the rows of a layer's weight with its update."""
+    parts, base = tensors(layer), layer.get_base_layer()
+    wide = laid_out(parts["B"], layer.scaling["default"], torch.float32)
+    variant: FastDora = layer.lora_variant["default"]
+    return variant.row_square(base, layer.fan_in_fan_out, parts["A"], wide)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_factor_is_magnitude_over_the_norm_of_the_sum(kind: str) -> None:
+def test_the_row_square_is_that_of_the_sum_and_a_constant(kind: str) -> None:
     layer = dora_layer(kind)
     base = layer.get_base_layer()
     weight = (base.weight.T if kind == "conv1d" else base.weight).double()
     parts = {name: tensor.detach().double() for name, tensor in tensors(layer).items()}
     norm = reference.row_norm(weight, parts["A"], parts["B"], layer.scaling["default"])
-    expected = parts["magnitude"] / norm
-    torch.testing.assert_close(factor(layer).double(), expected, atol=1e-6, rtol=1e-6)
+    found = row_square(layer)
+    torch.testing.assert_close(found.double().sqrt(), norm, atol=1e-6, rtol=1e-6)
+    assert not found.requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -66,9 +66,10 @@ def test_with_dense_norms_it_errs_at_most_twice_as_much_as_peft(
         assert math.hypot(*ours[name]) <= 2 * math.hypot(*theirs[name]), name
 
 
-def test_with_and_without_gradients_the_output_is_the_same() -> None:
+@pytest.mark.parametrize("length", [0, 1, 5, 512])
+def test_with_and_without_gradients_the_output_is_the_same(length: int) -> None:
     layer = dora_layer()
-    x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
+    x = torch.randn(2, length, 13, generator=generator(0, "inputs"))
     with torch.no_grad():
         expected = layer(x)
     assert torch.equal(layer(x), expected)
@@ -89,8 +90,6 @@ CHANGES: dict[str, Callable[[LoraLinear], object]] = {
 def test_a_single_token_takes_what_was_remembered_until_something_changes(change: str) -> None:
     layer = dora_layer().eval()
     x = torch.randn(1, 1, 13, generator=generator(0, "inputs"))
-    before = factor(layer)
-    assert factor(layer, as_before=True) is before
     with torch.no_grad():
         unchanged = layer(x)
         CHANGES[change](layer)
@@ -98,7 +97,7 @@ def test_a_single_token_takes_what_was_remembered_until_something_changes(change
     assert not torch.allclose(changed, unchanged)
     layer.lora_variant["default"] = FastDora(None)
     with torch.no_grad():
-        assert torch.equal(layer(x), changed)
+        torch.testing.assert_close(layer(x), changed)
 
 
 def test_decoding_computes_no_norm_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +105,7 @@ def test_decoding_computes_no_norm_again(monkeypatch: pytest.MonkeyPatch) -> Non
     x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
     with torch.no_grad():
         whole = layer(x)
-        monkeypatch.setattr(FastDora, "row_norm", None)
+        monkeypatch.setattr(FastDora, "row_square", None)
         tokens = [layer(x[:, [place]]) for place in range(5)]
     torch.testing.assert_close(torch.cat(tokens, dim=1), whole)
 
@@ -125,143 +124,114 @@ def test_weights_written_behind_autograd_are_seen_by_the_next_pass_of_several_to
         assert torch.equal(layer(x), after)
 
 
-def test_each_dtype_has_its_own_factor() -> None:
+def test_each_dtype_has_its_own_norm() -> None:
     layer = dora_layer().eval()
-    variant = layer.lora_variant["default"]
+    x = torch.randn(1, 1, 13, generator=generator(0, "inputs"))
     with torch.no_grad():
-        dtypes = [
-            {part.dtype for part in variant.ready(layer, "default", dtype, as_before=True)}
-            for dtype in (torch.float32, torch.half)
-        ]
-    assert dtypes == [{torch.float32}, {torch.half}]
+        layer(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            after_another = layer(x)
+            layer.lora_variant["default"] = FastDora(None)
+            assert torch.equal(layer(x), after_another)
 
 
-def test_weights_written_behind_autograd_are_seen_in_training_mode() -> None:
-    layer = dora_layer().train()
-    before = factor(layer).clone()
-    layer.lora_B["default"].weight.data.mul_(2.0)
-    assert not torch.allclose(factor(layer), before)
-
-
+@pytest.mark.parametrize("length", [1, 5])
 @pytest.mark.parametrize("mode", [True, False], ids=["training", "eval"])
-def test_weights_written_behind_autograd_by_a_training_step_are_seen_after_it(mode: bool) -> None:
-    layer = dora_layer().eval()
-    before = factor(layer).clone()
-    layer.train(mode)
-    layer(torch.ones(1, 1, 13)).sum().backward()
+def test_no_pass_with_gradients_is_remembered(mode: bool, length: int) -> None:
+    """An optimiser may write behind autograd, and a prompt may have one token."""
+    layer = dora_layer().train(mode)
+    x = torch.randn(1, 1, 13, generator=generator(0, "inputs"))
+    layer(x.expand(1, length, 13)).sum().backward()
     layer.lora_B["default"].weight.data.mul_(2.0)
     layer.eval()
-    assert not torch.allclose(factor(layer), before)
+    with torch.no_grad():
+        found = layer(x)
+        layer.lora_variant["default"] = FastDora(None)
+        torch.testing.assert_close(found, layer(x))
 
 
-def test_the_norm_does_not_receive_a_gradient() -> None:
-    layer = dora_layer()
-    ready = layer.lora_variant["default"].ready(layer, "default", torch.float32)
-    ready.factor.sum().backward()
-    assert layer.lora_magnitude_vector["default"].weight.grad is not None
-    assert layer.lora_A["default"].weight.grad is layer.lora_B["default"].weight.grad is None
-
-
-@pytest.mark.parametrize("shape", [(5,), (1, 5), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("bias", [False, True], ids=["without_bias", "with_bias"])
-def test_rescaled_rows_keep_the_bias_as_it_is(shape: tuple[int, ...], bias: bool) -> None:
-    draws = generator(0, "rows")
-    sizes = (shape, (*shape[:-1], 2), (5, 2), (5,), (5,))
-    result, low, up, scale, offset = (
-        torch.randn(size, generator=draws, dtype=torch.float64) for size in sizes
-    )
-    kept = offset if bias else None
-    found = rescale(without(kept, result), rows(low), 1.5 * scale[:, None] * up, scale, kept)
-    offset = offset if bias else torch.zeros(5, dtype=torch.float64)
-    torch.testing.assert_close(found, scale * (result - offset + 1.5 * low @ up.T) + offset)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)], ids=str)
-def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
-    order: tuple[int, ...],
-) -> None:
-    draws = generator(0, "rows")
-    kept = torch.randn(5, 5, 5, generator=draws)
-    result, low, up = kept.clone().permute(order), torch.ones(25, 2), torch.ones(5, 2)
-    found = rescale(result, low, 0.5 * up, torch.full((5,), 3.0), None)
-    assert torch.equal(result, kept.permute(order))
-    torch.testing.assert_close(found, 3.0 * kept.permute(order) + 1.0)
-
-
-@pytest.mark.parametrize("in_one_launch", [False, True], ids=["in_steps", "in_one_launch"])
-def test_products_of_rows_are_added_to_what_is_there(in_one_launch: bool) -> None:
-    first, second = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]), torch.tensor([[5.0, 6.0]])
-    start = torch.tensor([10.0, 20.0, 30.0])
-    found = plus_row_products(start, first, second.expand(3, 2), 2.0, in_one_launch=in_one_launch)
-    assert found.tolist() == [44.0, 98.0, 30.0]
-    assert start.tolist() == [10.0, 20.0, 30.0]
-
-
-def node_inputs(batch: tuple[int, ...], gain: tuple[int, ...] | None, bias: bool) -> list[Any]:
-    """Return double-precision leaves for the node: 4 inputs, 5 outputs, rank 2."""
-    draws = generator(0, "node")
-    sizes = [(*batch, 5), (*batch, 4), (2, 4), (5, 2), (5,), gain, (5,) if bias else None]
+def rescaling_inputs(batch: tuple[int, ...], bias: bool) -> list[Any]:
+    """Return what is rescaled, the magnitudes and the bias: leaves with five features."""
+    draws = generator(0, "rescaling")
     return [
         None if s is None else torch.randn(s, generator=draws, dtype=torch.float64).requires_grad_()
-        for s in sizes
+        for s in ((*batch, 5), (5,), (5,) if bias else None)
     ]
 
 
 NORM = torch.tensor([0.5, 1.0, 2.0, 3.0, 0.1], dtype=torch.float64)
 
 
-def node(*leaves: Any) -> Tensor:
-    output: Tensor = DoraRows.apply(*leaves, 1.5, lambda exact, cast: NORM)
-    return output
+def rescaled(adapted: Tensor, magnitude: Tensor, bias: Tensor | None) -> Tensor:
+    return rescale(adapted, NORM.square(), magnitude, bias)
 
 
-def formula(
-    result: Tensor,
-    x: Tensor,
-    down: Tensor,
-    up: Tensor,
-    magnitude: Tensor,
-    gain: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
-    inner = x @ down.T
-    inner = inner if gain is None else inner * gain.view(inner.shape)
-    update = 1.5 * inner @ up.T
+def formula(adapted: Tensor, magnitude: Tensor, bias: Tensor | None) -> Tensor:
     offset = 0.0 if bias is None else bias
-    return magnitude / NORM * (result + update - offset) + offset
+    return magnitude / NORM * (adapted - offset) + offset
 
 
-CASES = [
-    ((3,), None),
-    ((2, 3), None),
-    ((2, 1, 3), None),
-    ((2, 3), (6, 2)),
-    ((1, 1), (1, 2)),
-]
-
-
+@pytest.mark.parametrize("frozen", ["nothing", "adapted", "magnitude", "bias"])
 @pytest.mark.parametrize("bias", [False, True], ids=["without_bias", "with_bias"])
-@pytest.mark.parametrize(("batch", "gain"), CASES, ids=str)
-def test_the_node_has_the_value_and_the_gradients_of_its_formula(
-    batch: tuple[int, ...], gain: tuple[int, ...] | None, bias: bool
+@pytest.mark.parametrize("batch", [(), (1, 1), (3,), (2, 6), (2, 1, 3)], ids=str)
+def test_rescaling_has_the_value_and_the_gradients_of_its_formula(
+    batch: tuple[int, ...], bias: bool, frozen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaves = node_inputs(batch, gain, bias)
-    torch.testing.assert_close(node(*leaves), formula(*leaves))
-    assert torch.autograd.gradcheck(node, leaves)
+    monkeypatch.setattr("hylorada.adapters.dora.FEWEST_ROWS", 2)
+    monkeypatch.setattr("hylorada.adapters.dora.MOST_ROWS", 3)
+    leaves = rescaling_inputs(batch, bias)
+    for name, leaf in zip(("adapted", "magnitude", "bias"), leaves, strict=True):
+        if leaf is not None:
+            leaf.requires_grad_(name != frozen)
+    torch.testing.assert_close(rescaled(*leaves), formula(*leaves))
+    assert torch.autograd.gradcheck(rescaled, leaves)
 
 
-@pytest.mark.parametrize("frozen", [0, 1, 2, 3, 4, 5, 6])
-def test_the_node_serves_any_part_that_needs_no_gradient(frozen: int) -> None:
-    leaves = node_inputs((2, 3), (6, 2), bias=True)
-    leaves[frozen].requires_grad_(False)
-    assert torch.autograd.gradcheck(node, leaves)
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_rescaling_leaves_what_came_in_as_it_was_however_it_lies_in_memory(
+    order: tuple[int, ...],
+) -> None:
+    kept = torch.randn(5, 5, 5, generator=generator(0, "rows"))
+    adapted, bias = kept.clone().permute(order), torch.arange(5.0)
+    square, magnitude = torch.full((5,), 4.0), torch.full((5,), 6.0)
+    found = rescale(adapted, square, magnitude, bias)
+    assert torch.equal(adapted, kept.permute(order))
+    assert bias.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert square.tolist() == [4.0] * 5
+    torch.testing.assert_close(found, 3.0 * (kept.permute(order) - bias) + bias)
+
+
+def test_a_row_of_zeros_is_rescaled_by_a_finite_factor() -> None:
+    found = rescale(torch.ones(2, 3), torch.zeros(3), torch.ones(3), torch.ones(3))
+    assert found.tolist() == [[1.0] * 3] * 2
 
 
 def test_a_gradient_that_is_an_expanded_number_is_as_good_as_any() -> None:
-    leaves = node_inputs((2, 3), None, bias=True)
-    given = [leaf for leaf in leaves if leaf is not None]
-    found = torch.autograd.grad(node(*leaves).sum(), given)
-    torch.testing.assert_close(found, torch.autograd.grad(formula(*leaves).sum(), given))
+    leaves = rescaling_inputs((2, 3), bias=True)
+    found = torch.autograd.grad(rescaled(*leaves).sum(), leaves)
+    torch.testing.assert_close(found, torch.autograd.grad(formula(*leaves).sum(), leaves))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "folds"),
+    [(0, 1), (1, 1), (128, 1), (155, 5), (512, 4), (20480, 160), (1268, 4), (2053, 1)],
+)
+def test_tokens_are_folded_where_they_divide(tokens: int, folds: int) -> None:
+    assert fold(tokens, 16, 128) == folds
+
+
+def test_many_tokens_cost_the_magnitudes_no_more_digits_than_in_peft() -> None:
+    plain = lora_layer("linear", (16, 12, 2), True, torch.float32)
+    errors: dict[str, list[float]] = defaultdict(list)
+    for seed in range(4):
+        draws = generator(seed, "inputs")
+        x = torch.randn(8, 1024, 16, generator=draws)
+        upstream = torch.randn(8, 1024, 12, generator=draws)
+        expected = results(*exact(plain), x.double(), upstream)["magnitude"]
+        for name, layer in (("ours", fast(plain, True)), ("theirs", copy.deepcopy(plain))):
+            found = results(layer, tensors(layer), x, upstream)["magnitude"]
+            errors[name].append(error(found, expected))
+    assert math.hypot(*errors["ours"]) <= 2 * math.hypot(*errors["theirs"])
 
 
 def test_gradients_come_back_in_the_dtype_of_their_parameter() -> None:
@@ -275,7 +245,7 @@ def test_gradients_come_back_in_the_dtype_of_their_parameter() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_position_bias_trains_through_the_node(family: str) -> None:
+def test_a_position_bias_trains_through_dora(family: str) -> None:
     """The gradient of table and gates is the slope of the loss, measured by differences."""
     model = adapt(family, use_dora=True, landmark_enabled=False).double()
     bias = model.base_model.shared_state("default").position_bias
