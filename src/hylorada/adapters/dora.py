@@ -7,7 +7,7 @@ kernels, one pass over the tokens each.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,13 +15,7 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
 
-from hylorada.adapters.lora import (
-    LowRankUpdate,
-    is_one_token,
-    laid_out,
-    plus_product,
-    plus_update,
-)
+from hylorada.adapters.lora import LowRankUpdate, is_one_token, laid_out, plus_product
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
     dense_row_square,
@@ -35,6 +29,14 @@ SMALLEST_NORM = 1e-6
 FEWEST_ROWS, MOST_ROWS = 16, 128
 
 
+class Decoding(NamedTuple):
+    """What a pass of one token reads of the trained tensors, in the dtype of its activations."""
+
+    factor: Float[Tensor, " out_dim"]
+    rescaled_up: Float[Tensor, "out_dim rank"]
+    offset: Float[Tensor, " out_dim"] | None
+
+
 class FastDora(LowRankUpdate, DoraLinearVariant):
     """DoRA whose dropout acts on the low-rank branch, as in LoRA.
 
@@ -46,10 +48,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         super().__init__(gain)
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
         self.last: tuple[tuple[Any, ...], Tensor] | None = None
+        self.decoding: Decoding | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
-        return self.__dict__ | {"frozen": None, "last": None}
+        return self.__dict__ | {"frozen": None, "last": None, "decoding": None}
 
     def forward(
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
@@ -63,20 +66,21 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         """
         base, dtype, scaling = module.get_base_layer(), result.dtype, module.scaling[active_adapter]
         down, up = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
+        magnitude = module.lora_magnitude_vector[active_adapter].weight
+        bias = getattr(base, "bias", None)
         cast_down = down.to(dtype)
         low = self.low_rank(module, active_adapter, x, cast_down)
         forgets = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        key = () if forgets else (*map(version, (down, up, base.weight)), scaling, dtype)
+        read = (down, up, magnitude, base.weight, bias)
+        key = () if forgets else (*map(version, read), scaling, dtype)
         if key and is_one_token(x) and self.last is not None and self.last[0] == key:
-            square = self.last[1]
-            adapted = plus_update(result, low, up, scaling)
-        else:
-            wide = laid_out(up, scaling, dtype)
-            square = self.row_square(base, module.fan_in_fan_out, cast_down, wide)
-            adapted = plus_product(result, low, wide)
-            self.last = (key, square) if key else None
-        magnitude = module.lora_magnitude_vector[active_adapter].weight
-        return rescale(adapted, square, magnitude, getattr(base, "bias", None))
+            if self.decoding is None:
+                self.decoding = for_decoding(self.last[1], magnitude, scaling * up, bias, dtype)
+            return decoded(result, low, self.decoding)
+        wide = laid_out(up, scaling, dtype)
+        square = self.row_square(base, module.fan_in_fan_out, cast_down, wide)
+        self.last, self.decoding = ((key, square) if key else None), None
+        return rescale(plus_product(result, low, wide), square, magnitude, bias)
 
     @torch.no_grad()  # as the paper does
     def row_square(
@@ -147,6 +151,29 @@ def fold(tokens: int, fewest: int, most: int) -> int:
     return next((count for count in divisors if tokens <= most * count), divisors[-1])
 
 
-def version(parameter: Tensor) -> tuple[Any, ...]:
+def for_decoding(
+    square: Float[Tensor, " out_dim"],
+    magnitude: Float[Tensor, " out_dim"],
+    up: Float[Tensor, "out_dim rank"],
+    bias: Float[Tensor, " out_dim"] | None,
+    dtype: torch.dtype,
+) -> Decoding:
+    """Return `f = magnitude / sqrt(square)`, `f up` and `(1 - f) bias`."""
+    factor = magnitude * (square + SMALLEST_NORM**2).rsqrt()
+    offset = None if bias is None else ((1 - factor) * bias).to(dtype)
+    return Decoding(factor.to(dtype), (factor[:, None] * up).to(dtype), offset)
+
+
+def decoded(
+    result: Float[Tensor, "*batch out_dim"], low: Float[Tensor, "tokens rank"], ready: Decoding
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return `factor * result + rescaled_up low + offset`: as many steps as LoRA takes."""
+    update = nn.functional.linear(low, ready.rescaled_up, ready.offset)
+    return torch.addcmul(update.view(result.shape), result, ready.factor)
+
+
+def version(parameter: Tensor | None) -> tuple[Any, ...]:
     """Return what changes when a tensor is written to, replaced or moved."""
+    if parameter is None:
+        return ()
     return (id(parameter), parameter._version, parameter.device, parameter.dtype)
