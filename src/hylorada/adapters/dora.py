@@ -15,7 +15,7 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
 
-from hylorada.adapters.lora import LowRankUpdate, is_one_token, laid_out, plus_product
+from hylorada.adapters.lora import LowRankUpdate, is_one_token, laid_out, rows
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
     dense_row_square,
@@ -80,7 +80,8 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         wide = laid_out(up, scaling, dtype)
         square = self.row_square(base, module.fan_in_fan_out, cast_down, wide)
         self.last, self.decoding = ((key, square) if key else None), None
-        return rescale(plus_product(result, low, wide), square, magnitude, bias)
+        adapted = torch.addmm(rows(result), low, wide)
+        return rescale(adapted, square, magnitude, bias).view(result.shape)
 
     @torch.no_grad()  # as the paper does
     def row_square(
@@ -107,11 +108,11 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
 
 
 def rescale(
-    adapted: Float[Tensor, "*batch out_dim"],
+    adapted: Float[Tensor, "tokens out_dim"],
     square: Float[Tensor, " out_dim"],
     magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
-) -> Float[Tensor, "*batch out_dim"]:
+) -> Float[Tensor, "tokens out_dim"]:
     """Return `magnitude / sqrt(square) * (adapted - bias) + bias`, rounded once."""
     if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
         bias = bias.to(adapted.dtype)
@@ -119,25 +120,24 @@ def rescale(
     variance = square.double() if adapted.dtype == torch.float64 else square
     weight = magnitude.to(variance.dtype)
     mean = torch.zeros_like(variance) if bias is None else bias.to(variance.dtype)
-    folds = tokens_in_a_row(adapted)
+    folds, tokens = tokens_in_a_row(adapted), adapted
     if folds > 1:
         mean, variance, weight = (torch.cat([v] * folds) for v in (mean, variance, weight))
-    tokens = adapted.reshape(-1, len(mean))
-    offset = None if bias is None else mean
-    eps = SMALLEST_NORM**2
+        tokens = adapted.view(-1, len(mean))
+    offset, eps = None if bias is None else mean, SMALLEST_NORM**2
     scaled = nn.functional.batch_norm(tokens, mean, variance, weight, offset, eps=eps)
-    return scaled.view(adapted.shape)
+    return scaled if folds == 1 else scaled.view(adapted.shape)
 
 
-def tokens_in_a_row(activations: Float[Tensor, "*batch features"]) -> int:
+def tokens_in_a_row(adapted: Float[Tensor, "tokens out_dim"]) -> int:
     """Return how many tokens to put side by side before a normalisation with gradients.
 
     A CPU adds up the rows one after the other and loses digits with each: over a thousand rows,
     three times as many as a sum in pairs.
     """
-    if activations.is_cuda or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if adapted.is_cuda or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return 1
-    return fold(activations.numel() // activations.shape[-1], FEWEST_ROWS, MOST_ROWS)
+    return fold(len(adapted), FEWEST_ROWS, MOST_ROWS)
 
 
 @lru_cache

@@ -75,7 +75,8 @@ def plus_update(
     if is_one_token(result):
         update = nn.functional.linear(low, up.to(result.dtype))
         return torch.add(result, update.view(result.shape), alpha=scaling)
-    return plus_product(result, low, laid_out(up, scaling, result.dtype))
+    wide = laid_out(up, scaling, result.dtype)
+    return torch.addmm(rows(result), low, wide).view(result.shape)
 
 
 def laid_out(
@@ -87,15 +88,6 @@ def laid_out(
     gradient of a transposed view.
     """
     return (scaling * up.t()).to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-def plus_product(
-    result: Float[Tensor, "*batch out_dim"],
-    low: Float[Tensor, "tokens rank"],
-    wide: Float[Tensor, "rank out_dim"],
-) -> Float[Tensor, "*batch out_dim"]:
-    """Return `result + low wide`, accumulated by the matrix product."""
-    return torch.addmm(rows(result), low, wide).view(result.shape)
 
 
 def is_one_token(tensor: Float[Tensor, "*batch last"]) -> bool:
