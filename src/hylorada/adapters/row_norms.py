@@ -13,7 +13,7 @@ LARGEST_DENSE_SUM = 4096 * 4096
 
 
 def is_small_on_a_gpu(base: Any) -> bool:
-    """Return whether `W + sBA` may be formed: two launches in place of seven."""
+    """Return whether `W + sBA` may be formed: three launches in place of seven."""
     if type(base) not in (nn.Linear, Conv1D):
         return False
     weight: Tensor = base.weight

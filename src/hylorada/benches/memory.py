@@ -2,35 +2,44 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 
+class Saved:
+    """A tensor as autograd holds it, for as long as it does."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 class SavedBytes:
-    """The bytes of distinct storages saved for the backward pass, parameters left out."""
+    """The bytes of distinct storages held for the backward pass, parameters left out."""
 
     def __init__(self, model: nn.Module) -> None:
         tensors = (*model.parameters(), *model.buffers())
         self._own = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        self._seen: dict[int, int] = {}
+        self._held: WeakSet[Saved] = WeakSet()
 
     @property
     def total(self) -> int:
-        """Return the bytes seen so far."""
-        return sum(self._seen.values())
+        """Return the bytes held now: a graph that was dropped on the way holds nothing."""
+        storages = (saved.tensor.untyped_storage() for saved in self._held)
+        held = {storage.data_ptr(): storage.nbytes() for storage in storages}
+        return sum(size for address, size in held.items() if address not in self._own)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what autograd saves in the block; tensors must stay alive until it ends."""
-        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
+        """Count what autograd saves in the block."""
+        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
             yield
 
-    def _save(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._own:
-            self._seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    def _save(self, tensor: Tensor) -> Saved:
+        saved = Saved(tensor.detach())  # with its history it would hold the node that holds it
+        self._held.add(saved)
+        return saved
 
 
 def saved_activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
@@ -38,8 +47,9 @@ def saved_activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> i
     saved = SavedBytes(model)
     with saved.counting():
         loss = forward()
+    size = saved.total
     del loss
-    return saved.total
+    return size
 
 
 def peak_step_bytes(step: Callable[[], None]) -> int:

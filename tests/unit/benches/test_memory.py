@@ -66,6 +66,17 @@ def test_nothing_is_counted_outside_the_block() -> None:
     assert layer.weight.grad is not None
 
 
+def test_a_graph_that_is_dropped_on_the_way_is_not_counted() -> None:
+    layer, rows = nn.Linear(4, 5), torch.randn(3, 4)
+
+    def loss() -> Tensor:
+        factor = layer(rows).relu().sum().detach()
+        return (layer(rows) * factor).sum()
+
+    # The input for the weight, and the factor: the rectified rows were for nothing.
+    assert saved_activation_bytes(layer, loss) == 4 * (3 * 4 + 1)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the peak is measured on CUDA")
 def test_the_peak_of_a_step_counts_what_it_allocates() -> None:
     found = peak_step_bytes(lambda: torch.zeros(2**20, device="cuda").sum().item())
