@@ -197,12 +197,13 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
             details.append(f"dropout {run['dropout']}")
         table = Table(title=f"{run['what']}: {', '.join(details)}", title_justify="left")
         table.add_column("over PEFT LoRA")
-        for heading in ("time", "95 %", "processor time", "95 %", "least of it", "memory"):
+        headings = ["time", "95 %", "processor time", "95 %", "least of it"]
+        for heading in headings + ["memory"] * ("memory" in run):
             table.add_column(heading, justify="right")
         for name, row in run["methods"].items():
-            memory = f"{row['memory']:.3f}" if "memory" in row else ""
+            memory = [f"{row['memory']:.3f}"] if "memory" in row else []
             times = (*_ratio(row["time"]), *_ratio(row["processor_time"]))
-            table.add_row(name, *times, f"{row['least_processor_time']:.3f}", memory)
+            table.add_row(name, *times, f"{row['least_processor_time']:.3f}", *memory)
         yield table
 
 
