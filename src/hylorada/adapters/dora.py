@@ -2,8 +2,8 @@
 
 `y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper. That
 is LoRA's output under a batch normalisation in evaluation mode: its mean is the bias, its variance
-the squared row norm, its weight the magnitude. So the rescaling and its gradients are PyTorch's own
-kernels, one pass over the tokens each.
+the squared row norm, its weight the magnitude. So PyTorch's own kernels rescale the tokens, forward
+and back.
 """
 
 from functools import lru_cache
@@ -113,7 +113,7 @@ def rescale(
     magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
 ) -> Float[Tensor, "tokens out_dim"]:
-    """Return `magnitude / sqrt(square) * (adapted - bias) + bias`, rounded once."""
+    """Return `magnitude / sqrt(square) * (adapted - bias) + bias`."""
     if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
         bias = bias.to(adapted.dtype)
         return rescale(adapted - bias, square, magnitude, None) + bias

@@ -198,7 +198,9 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
         table = Table(title=f"{run['what']}: {', '.join(details)}", title_justify="left")
         table.add_column("over PEFT LoRA")
         headings = ["time", "95 %", "processor time", "95 %", "least of it"]
-        for heading in headings + ["memory"] * ("memory" in run):
+        if all("memory" in row for row in run["methods"].values()):
+            headings.append("memory")
+        for heading in headings:
             table.add_column(heading, justify="right")
         for name, row in run["methods"].items():
             memory = [f"{row['memory']:.3f}"] if "memory" in row else []

@@ -194,12 +194,14 @@ TIMES = {
 CELLS = ["DoRA", "1.234", "1.10–1.40", "1.000", "0.90–1.05", "0.980"]
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def cells(row: dict[str, Any]) -> dict[str, list[str]]:
+    """Return heading and row of a table, cell by cell."""
     (table,) = tables({"runs": [run("a", row)]})
     text = io.StringIO()
     Console(file=text, width=120).print(table)
-    line = next(line for line in text.getvalue().splitlines() if "DoRA" in line)
-    return [cell.strip() for cell in line.strip("│").split("│")]
+    lines = [line for line in text.getvalue().splitlines() if "DoRA" in line or "time" in line]
+    heading, found = ([cell.strip() for cell in line.strip("┃│").split(line[0])] for line in lines)
+    return {"heading": heading, "row": found}
 
 
 def test_every_run_has_its_table() -> None:
@@ -222,8 +224,11 @@ def test_dropout_is_named_where_there_is_any() -> None:
 
 def test_a_row_holds_the_ratio_its_interval_and_the_memory() -> None:
     found = cells({**TIMES, "memory": 2.0, "megabytes": 1.0, "trainable": 3})
-    assert found == [*CELLS, "2.000"]
+    assert found["row"] == [*CELLS, "2.000"]
+    assert found["heading"][-1] == "memory"
 
 
 def test_decoding_has_no_memory() -> None:
-    assert cells(TIMES) == [*CELLS, ""]
+    found = cells(TIMES)
+    assert found["row"] == CELLS
+    assert len(found["heading"]) == len(CELLS)
