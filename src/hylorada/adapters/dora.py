@@ -122,7 +122,7 @@ def rescale(
     mean = torch.zeros_like(variance) if bias is None else bias.to(variance.dtype)
     folds, tokens = tokens_in_a_row(adapted), adapted
     if folds > 1:
-        mean, variance, weight = (torch.cat([v] * folds) for v in (mean, variance, weight))
+        mean, variance, weight = (v.expand(folds, -1).reshape(-1) for v in (mean, variance, weight))
         tokens = adapted.view(-1, len(mean))
     offset, eps = None if bias is None else mean, SMALLEST_NORM**2
     scaled = nn.functional.batch_norm(tokens, mean, variance, weight, offset, eps=eps)
