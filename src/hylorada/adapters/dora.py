@@ -6,6 +6,7 @@ the squared row norm, its weight the magnitude. So PyTorch's own kernels rescale
 and back.
 """
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -117,10 +118,14 @@ def rescale(
     if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
         bias = bias.to(adapted.dtype)
         return rescale(adapted - bias, square, magnitude, None) + bias
+    folds = tokens_in_a_row(adapted)
+    if rest := len(adapted) % folds:
+        parts = adapted.split([len(adapted) - rest, rest])
+        return torch.cat([rescale(part, square, magnitude, bias) for part in parts])
     variance = square.double() if adapted.dtype == torch.float64 else square
     weight = magnitude.to(variance.dtype)
     mean = torch.zeros_like(variance) if bias is None else bias.to(variance.dtype)
-    folds, tokens = tokens_in_a_row(adapted), adapted
+    tokens = adapted
     if folds > 1:
         mean, variance, weight = (v.expand(folds, -1).reshape(-1) for v in (mean, variance, weight))
         tokens = adapted.view(-1, len(mean))
@@ -142,13 +147,13 @@ def tokens_in_a_row(adapted: Float[Tensor, "tokens out_dim"]) -> int:
 
 @lru_cache
 def fold(tokens: int, fewest: int, most: int) -> int:
-    """Return the divisor of a number of tokens that leaves at `most` so many rows, or nearly.
+    """Return how many tokens in a row leave at `most` so many rows, without a rest if possible.
 
-    Each token in a row costs as much as the vectors of the normalisation once more, so none leaves
-    less than the `fewest` rows.
+    A rest costs a copy of all tokens. Each token in a row costs the vectors of the normalisation
+    once more, so to have no rest is not worth less than the `fewest` rows.
     """
-    divisors = [count for count in range(1, tokens // fewest + 1) if tokens % count == 0] or [1]
-    return next((count for count in divisors if tokens <= most * count), divisors[-1])
+    folds = max(1, math.ceil(tokens / most))
+    return next((n for n in range(folds, tokens // fewest + 1) if tokens % n == 0), folds)
 
 
 def for_decoding(
