@@ -10,8 +10,9 @@ import pytest
 import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hylorada.adapters.dora import FastDora, fold, rescale
+from hylorada.adapters.dora import FastDora, fold, rescale, zeros_and_ones
 from hylorada.adapters.lora import laid_out
 from hylorada.seeds import generator
 from tests.families import adapt, tokens
@@ -214,10 +215,23 @@ def test_a_gradient_that_is_an_expanded_number_is_as_good_as_any() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "folds"),
-    [(0, 1), (1, 1), (128, 1), (155, 5), (512, 4), (20480, 160), (1268, 10), (2053, 17)],
+    [(0, 1), (1, 1), (64, 1), (155, 5), (512, 8), (20480, 320), (1268, 20), (2053, 33)],
 )
 def test_tokens_are_folded_without_a_rest_where_they_divide(tokens: int, folds: int) -> None:
-    assert fold(tokens, 16, 128) == folds
+    assert fold(tokens, 16, 64) == folds
+
+
+def test_a_pass_without_numbers_leaves_nothing_to_those_with_numbers() -> None:
+    def pass_of_many() -> Tensor:
+        magnitude = torch.ones(7, requires_grad=True)
+        rescale(torch.ones(128, 7), torch.ones(7), magnitude, None).sum().backward()
+        assert magnitude.grad is not None
+        return magnitude.grad
+
+    zeros_and_ones.cache_clear()
+    with FakeTensorMode():
+        pass_of_many()
+    assert pass_of_many().tolist() == [128.0] * 7
 
 
 @pytest.mark.parametrize("shape", [(8, 1024), (1, 251), (1, 8191)], ids=str)
