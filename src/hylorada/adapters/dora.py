@@ -2,12 +2,10 @@
 
 `y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper. That
 is LoRA's output under a batch normalisation in evaluation mode: its mean is the bias, its variance
-the squared row norm, its weight the magnitude. So PyTorch's own kernels rescale the tokens, forward
-and back.
+the squared row norm, its weight the magnitude. So where activations are short or a GPU waits for
+launches, PyTorch's own kernels rescale the tokens, forward and back.
 """
 
-import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,6 @@ from hylorada.adapters.row_norms import (
 )
 
 SMALLEST_NORM = 1e-6
-FEWEST_ROWS, MOST_ROWS = 16, 64
 
 
 class Decoding(NamedTuple):
@@ -114,74 +111,40 @@ def rescale(
     magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
 ) -> Float[Tensor, "tokens out_dim"]:
-    """Return `magnitude / sqrt(square) * (adapted - bias) + bias`."""
-    if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
-        bias = bias.to(adapted.dtype)
-        return rescale(adapted - bias, square, magnitude, None) + bias
+    """Return `magnitude / sqrt(square) * (adapted - bias) + bias`.
+
+    In full precision on a CPU the plain formula is faster than the normalisation, and more exact:
+    the latter adds up the magnitudes' gradient token by token, where a sum takes them in pairs.
+    """
     square = square.to(torch.promote_types(adapted.dtype, square.dtype))
-    folds = tokens_in_a_row(adapted)
-    if folds > 1:
-        return rescale_side_by_side(adapted, square, magnitude, bias, folds)
-    mean = torch.zeros_like(square) if bias is None else bias.to(square.dtype)
-    offset, eps = None if bias is None else mean, SMALLEST_NORM**2
-    weight = magnitude.to(square.dtype)
-    return nn.functional.batch_norm(adapted, mean, square, weight, offset, eps=eps)
+    plain = adapted.is_cpu and adapted.dtype == square.dtype
+    return (multiplied if plain else normalised)(adapted, square, magnitude.to(square.dtype), bias)
 
 
-def rescale_side_by_side(
+def multiplied(
     adapted: Float[Tensor, "tokens out_dim"],
     square: Float[Tensor, " out_dim"],
     magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
-    folds: int,
 ) -> Float[Tensor, "tokens out_dim"]:
-    """Return the same from `folds` tokens to a row, whose vectors are as often side by side.
-
-    Each token in a row costs the vectors of the normalisation once more. So its weight takes in the
-    norm, and mean and variance are constants that all layers share.
-    """
-    if rest := len(adapted) % folds:
-        parts = adapted.split([len(adapted) - rest, rest])
-        return torch.cat([rescale(part, square, magnitude, bias) for part in parts])
-    factor = (magnitude * (square + SMALLEST_NORM**2).rsqrt()).repeat(folds)
-    mean, variance = zeros_and_ones(len(factor), factor.dtype)
-    if bias is not None:
-        mean = bias.to(factor.dtype).repeat(folds)
-    offset, tokens = None if bias is None else mean, adapted.view(-1, len(factor))
-    scaled = nn.functional.batch_norm(tokens, mean, variance, factor, offset, eps=0.0)
-    return scaled.view(adapted.shape)
+    """Return it from the factor of each output."""
+    factor = magnitude * (square + SMALLEST_NORM**2).rsqrt()
+    return adapted * factor if bias is None else torch.lerp(bias.to(factor), adapted, factor)
 
 
-@lru_cache(maxsize=8)
-def zeros_and_ones(
-    size: int, dtype: torch.dtype
-) -> tuple[Float[Tensor, " size"], Float[Tensor, " size"]]:
-    """Return both vectors: of the few last sizes the same ones to all who ask."""
-    return torch.zeros(size, dtype=dtype, device="cpu"), torch.ones(size, dtype=dtype, device="cpu")
-
-
-def tokens_in_a_row(adapted: Float[Tensor, "tokens out_dim"]) -> int:
-    """Return how many tokens to put side by side before a normalisation with gradients.
-
-    A CPU adds up the rows one after the other and loses digits with each: over a thousand rows,
-    three times as many as a sum in pairs. A tensor of another class may only stand for numbers, and
-    must not be remembered for those that have them.
-    """
-    if not adapted.is_cpu or type(adapted) is not Tensor or torch.compiler.is_compiling():
-        return 1
-    if not torch.is_grad_enabled():
-        return 1
-    return fold(len(adapted), FEWEST_ROWS, MOST_ROWS)
-
-
-@lru_cache
-def fold(tokens: int, fewest: int, most: int) -> int:
-    """Return how many tokens in a row leave at `most` so many rows, without a rest if possible.
-
-    A rest costs a copy of all tokens; to have none is not worth less than the `fewest` rows.
-    """
-    folds = max(1, math.ceil(tokens / most))
-    return next((n for n in range(folds, tokens // fewest + 1) if tokens % n == 0), folds)
+def normalised(
+    adapted: Float[Tensor, "tokens out_dim"],
+    square: Float[Tensor, " out_dim"],
+    magnitude: Float[Tensor, " out_dim"],
+    bias: Float[Tensor, " out_dim"] | None,
+) -> Float[Tensor, "tokens out_dim"]:
+    """Return it from a batch normalisation, which reads activations shorter than its vectors."""
+    if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
+        bias = bias.to(adapted.dtype)
+        return normalised(adapted - bias, square, magnitude, None) + bias
+    mean = torch.zeros_like(square) if bias is None else bias.to(square.dtype)
+    offset, eps = None if bias is None else mean, SMALLEST_NORM**2
+    return nn.functional.batch_norm(adapted, mean, square, magnitude, offset, eps=eps)
 
 
 def for_decoding(
