@@ -72,6 +72,18 @@ def test_a_row_that_the_update_cancels_has_no_negative_square() -> None:
         assert 0 <= square <= 1e-5
 
 
+def test_where_the_factor_lies_in_memory_changes_no_bit() -> None:
+    """As when it is mapped from a file: on some CPUs `A A^T` rounds by the address of A."""
+    weight, down, up = (tensor.float() for tensor in drawn(48, 64, 8))
+    memory = torch.empty(down.numel() + 16)
+    squares = []
+    for offset in range(16):
+        moved = memory[offset : offset + down.numel()].view_as(down).copy_(down)
+        parts = (weight.square().sum(1), down @ weight.T, moved, up.T.contiguous())
+        squares.append(factored_row_square(*parts))
+    assert all(torch.equal(square, squares[0]) for square in squares)
+
+
 def test_on_a_cpu_or_of_a_foreign_layer_the_sum_is_never_formed() -> None:
     assert not is_small_on_a_gpu(nn.Linear(2, 2))
     assert not is_small_on_a_gpu(nn.Identity())
