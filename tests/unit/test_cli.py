@@ -282,6 +282,15 @@ def test_bench_can_write_pure_json(
 # The process
 
 
+def test_a_reader_who_closes_the_pipe_loses_no_numbers(tmp_path: Path) -> None:
+    numbers = tmp_path / "coder.json"
+    command = [sys.executable, "-m", "hylorada", "bench", "coder", "--rounds=1", "--json", numbers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+    assert json.loads(numbers.read_text())["what"] == "coder"
+
+
 def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "hylorada", "report", "./absent"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

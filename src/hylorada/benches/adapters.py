@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -71,10 +72,13 @@ def measure(*, rounds: int) -> dict[str, Any]:
         {"shape": SMALL_GPT2, "dtype": bfloat16},
         {"shape": SMALL_GPT2, "dtype": bfloat16, "targets": "all"},
     ]
-    bar = partial(tqdm, desc="measuring", unit="table", file=sys.stderr)
-    runs = [measure_steps(**step, rounds=rounds) for step in bar(steps)]
-    runs += measure_generation(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2))
-    return {**surroundings(), "runs": runs}
+    runs = chain(
+        (measure_steps(**step, rounds=rounds) for step in steps),
+        measure_generation(WIDE_LLAMA, dtype=float32, rounds=max(3, rounds // 2)),
+    )
+    count = len(steps) + 2  # reading and decoding
+    bar = tqdm(runs, total=count, desc="measuring", unit="table", file=sys.stderr)
+    return {**surroundings(), "runs": list(bar)}
 
 
 def measure_steps(
@@ -132,8 +136,8 @@ def measure_steps(
 
 def measure_generation(
     shape: Shape, *, dtype: torch.dtype, device: str = "cpu", rounds: int = 5, tokens: int = 16
-) -> list[dict[str, Any]]:
-    """Return the time of reading a prompt of `tokens` tokens, and of decoding as many after it.
+) -> Iterator[dict[str, Any]]:
+    """Yield the time of reading a prompt of `tokens` tokens, and of decoding as many after it.
 
     All linear layers are adapted; decoding uses a cache.
     """
@@ -155,8 +159,8 @@ def measure_generation(
     }
     places = places_for(rounds, device)
     race = partial(race_in_places, rounds=rounds, places=places, warmups=1, seed=SEED)
-    return [
-        {
+    for what, part in parts.items():
+        yield {
             "what": what,
             "shape": asdict(shape),
             "dtype": str(dtype).removeprefix("torch."),
@@ -165,8 +169,6 @@ def measure_generation(
             "places": places,
             "methods": timings(race(partial(actions, part)), places),
         }
-        for what, part in parts.items()
-    ]
 
 
 def timings(times: dict[str, Times], places: int) -> dict[str, dict[str, Any]]:

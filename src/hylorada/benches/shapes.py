@@ -82,6 +82,7 @@ def build(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedModel:
                     eos_token_id=0,
                 )
             )
+            model.loss_type = "ForCausalLM"  # its name does not say so, and transformers would warn
         else:
             model = LlamaForCausalLM(
                 LlamaConfig(

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
 import peft
@@ -15,8 +16,12 @@ def surroundings() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the kind of processor and the number of cores."""
-    return {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    """Return what the processor calls itself, where Linux tells, and the number of cores."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    kind = platform.processor() or platform.machine()
+    return {"processor": names[0] if names else kind, "cores": os.cpu_count()}
 
 
 def versions() -> dict[str, str]:

@@ -48,10 +48,10 @@ def _bench(options: Namespace) -> None:
     bench = import_module(f"hylorada.benches.{name}")
     rounds = BENCHES[name].rounds if options.rounds is None else options.rounds
     result = bench.measure(rounds=rounds)
+    write_json(result, options.json)
     if options.json != "-":
         for table in bench.tables(result):
             Console().print(table)
-    write_json(result, options.json)
 
 
 COMMANDS = {

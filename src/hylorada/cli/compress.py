@@ -42,6 +42,7 @@ def _compress(options: Namespace) -> None:
         gate_bits=options.gate_bits,
     )
     result = compress(options.source, Path(options.out), spec)
+    write_json(result, options.json)
     if options.json != "-":
         gates = f" and {result['gates']} gates" if result["gates"] else ""
         say(
@@ -50,7 +51,6 @@ def _compress(options: Namespace) -> None:
             f"{result['published_estimate_bits']:,.0f}), {result['distortion']:.2%} of the squared "
             f"length lost, {result['file_bytes']:,} bytes with the configuration → {options.out}"
         )
-    write_json(result, options.json)
 
 
 def _decompress_options(parser: ArgumentParser) -> None:
@@ -64,9 +64,9 @@ def _decompress(options: Namespace) -> None:
 
     require_place("--json", options.json)
     result = decompress(Path(options.file), Path(options.out))
+    write_json(result, options.json)
     if options.json != "-":
         say(f"{result['dim']:,} coordinates from {result['counted_bits']:,} bits → {options.out}")
-    write_json(result, options.json)
 
 
 COMMANDS = {

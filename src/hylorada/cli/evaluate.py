@@ -46,11 +46,11 @@ def _evaluate(options: Namespace) -> None:
         ),
         device=options.device,
     )
+    write_json(result, options.json)
     if options.json != "-":
         from hylorada.experiments.evaluation_table import evaluation_table
 
         Console().print(evaluation_table(result))
-    write_json(result, options.json)
 
 
 COMMANDS = {

@@ -20,7 +20,10 @@ def require_place(option: str, target: str | None) -> None:
 
 
 def write_json(result: dict[str, Any], target: str | None) -> None:
-    """Write a result where `--json` says; nowhere without it."""
+    """Write a result where `--json` says; nowhere without it.
+
+    Before it is shown, because a reader may close the pipe (`| head`).
+    """
     text = json.dumps(result, indent=1)
     if target == "-":
         print(text)

@@ -151,7 +151,7 @@ def test_a_comparison_without_its_reference_is_refused() -> None:
 
 
 def test_reading_and_decoding_are_timed_for_each_method() -> None:
-    found = measure_generation(LLAMA, dtype=torch.float32, rounds=1, tokens=2)
+    found = list(measure_generation(LLAMA, dtype=torch.float32, rounds=1, tokens=2))
     assert [run["what"] for run in found] == ["reading 2 tokens", "decoding 2 tokens after 2"]
     for run in found:
         assert run["methods"][REFERENCE]["time"]["value"] == 1.0
