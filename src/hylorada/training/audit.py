@@ -1,4 +1,4 @@
-"""Nothing silently untrained: was each trainable parameter optimised, reached and moved?"""
+"""Nothing silently untrained: was each parameter optimised, reached, moved and finite?"""
 
 import hashlib
 import logging
@@ -40,6 +40,8 @@ class ParameterRecord:
         moved: Whether its values differ from those before training.
         lost_share: Share of updates with a gradient that rounding to a low precision undid;
             zero for parameters in full precision.
+        finite_gradients: Whether no step was taken with a gradient that is infinite or no number.
+        finite: Whether its values are numbers at the end of training.
     """
 
     name: str
@@ -48,6 +50,13 @@ class ParameterRecord:
     received_gradient: bool
     moved: bool
     lost_share: float = 0.0
+    finite_gradients: bool = True
+    finite: bool = True
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its values or a gradient it was stepped with were not finite."""
+        return not (self.finite and self.finite_gradients)
 
     @property
     def trained(self) -> bool:
@@ -57,6 +66,9 @@ class ParameterRecord:
     @property
     def cause(self) -> str | None:
         """The likely reason why the parameter did not train, or None if it did."""
+        if self.diverged:
+            what = "gradients were" if self.finite else "values are"
+            return f"its {what} not finite: the training diverged; lower the learning rate"
         if not self.in_optimizer:
             return "not in the optimiser: built from other parameters, or before this one existed"
         if not self.received_gradient:
@@ -125,6 +137,8 @@ class TrainingAudit:
         self._flags: dict[str, Tensor] = {}
         self._received: set[str] = set()
         self._moved: set[str] = set()
+        self._diverged: set[str] = set()
+        self._largest: dict[str, Tensor] = {}
         self._lost: dict[str, list[int]] = {}
         self._handles: dict[str, RemovableHandle] = {}
         self._stepping: dict[str, tuple[Tensor, Tensor]] = {}
@@ -152,6 +166,8 @@ class TrainingAudit:
                 received_gradient=name in self._received,
                 moved=name in self._moved,
                 lost_share=self._lost_share(name),
+                finite_gradients=name not in self._diverged,
+                finite=bool(parameter.isfinite().all()),
             )
             for name, parameter in self._parameters.items()
         ]
@@ -165,6 +181,7 @@ class TrainingAudit:
             "received": sorted(self._received),
             "moved": sorted(self._moved),
             "lost": {name: list(counts) for name, counts in self._lost.items()},
+            "diverged": sorted(self._diverged),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -173,6 +190,7 @@ class TrainingAudit:
         self._received.update(state["received"])
         self._moved.update(state["moved"])
         self._lost = {name: list(counts) for name, counts in state["lost"].items()}
+        self._diverged.update(state.get("diverged", ()))
 
     def _watch(self, name: str, parameter: nn.Parameter) -> None:
         # The flag stays on the parameter's device: reading it would wait for the accelerator.
@@ -192,6 +210,7 @@ class TrainingAudit:
 
     def _settle(self) -> None:
         """Read the flags, drop the hooks that have done their work, and note what moved."""
+        self._diverged.update(n for n, most in self._largest.items() if not bool(most.isfinite()))
         for name in [name for name, flag in self._flags.items() if bool(flag)]:
             self._received.add(name)
             del self._flags[name]
@@ -208,6 +227,23 @@ class TrainingAudit:
                 assert parameter.grad is not None
                 sample, gradient = _sample(parameter), _sample(parameter.grad)
                 self._stepping[name] = (sample.clone(), gradient != 0)
+        # A scaler of float16 losses that hands over what it found has the step skipped.
+        if not hasattr(optimizer, "found_inf"):
+            self._note_gradients()
+
+    @torch.no_grad()
+    def _note_gradients(self) -> None:
+        """Keep the largest value of each gradient so far; one that is not finite stays for good."""
+        gradients = {n: p.grad for n, p in self._parameters.items() if p.grad is not None}
+        stored = {n: g.coalesce().values() if g.is_sparse else g for n, g in gradients.items()}
+        named = {n: values for n, values in stored.items() if values.numel()}
+        if not named:
+            return
+        # All at once, and on the device: a launch for each parameter would show in every step.
+        largest = torch._foreach_norm(list(named.values()), torch.inf)
+        for name, most in zip(named, largest, strict=True):
+            self._largest.setdefault(name, most)
+        torch._foreach_maximum_([self._largest[name] for name in named], largest)
 
     def _after_step(self, *_: Any) -> None:
         self.report.steps += 1
@@ -240,7 +276,7 @@ def audit(model: nn.Module, optimizer: Optimizer) -> Iterator[AuditReport]:
 class AuditCallback(TrainerCallback):
     """Audit a `transformers.Trainer`; at its end raise if a parameter did not train.
 
-    After too few steps to tell the log says it.
+    After too few steps to tell the log says it, unless a parameter diverged.
     """
 
     def __init__(self) -> None:
@@ -275,7 +311,7 @@ class AuditCallback(TrainerCallback):
         """Fill the report, and raise if it names offenders."""
         assert self.watch is not None
         report = self.watch.finish()
-        if report.steps >= FEWEST_STEPS:
+        if report.steps >= FEWEST_STEPS or any(record.diverged for record in report.records):
             report.raise_if_untrained()
         elif report.offenders:
             logger.warning("after %d steps %s", report.steps, report.verdict)

@@ -1,6 +1,8 @@
 """Each way in which a parameter can stay untrained is found and named."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -153,6 +155,93 @@ def test_steps_at_rate_zero_are_not_counted_as_lost() -> None:
     assert report.records[0].lost_share == 0.0
 
 
+def clean(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Set what is not finite in the gradients to zero, as careful optimisers do."""
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad.nan_to_num_(posinf=0.0, neginf=0.0)
+
+
+def stepped(*gradients: float, careful: bool = False) -> AuditReport:
+    """Return the audit of steps in which one of two weights has these gradients."""
+    model = nn.ParameterDict({"tame": torch.ones(2), "wild": torch.ones(2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with audit(model, optimizer) as report:
+        if careful:
+            optimizer.register_step_pre_hook(clean)
+        for gradient in gradients:
+            factors = torch.tensor([gradient, 1.0])
+            ((model["wild"] * factors).sum() + model["tame"].sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return report
+
+
+@pytest.mark.parametrize("gradient", [math.nan, math.inf, -math.inf])
+def test_a_parameter_that_is_no_longer_a_number_is_an_offender(gradient: float) -> None:
+    report = stepped(gradient)
+    tame, wild = report.records
+    assert (wild.finite, wild.finite_gradients, wild.diverged) == (False, False, True)
+    assert (tame.finite, tame.finite_gradients, tame.diverged) == (True, True, False)
+    with pytest.raises(UntrainedParameterError, match=r"1 of 2 .*wild \(its values are not finite"):
+        report.raise_if_untrained()
+
+
+def test_a_gradient_that_left_no_trace_in_the_values_is_told() -> None:
+    report = stepped(1.0, math.nan, 1.0, 1.0, careful=True)
+    tame, wild = report.records
+    assert tame.finite_gradients
+    assert (wild.finite, wild.finite_gradients) == (True, False)
+    assert "wild (its gradients were not finite" in report.verdict
+
+
+def test_large_gradients_are_finite() -> None:
+    assert not stepped(1e38, -1e38, 1.0).offenders
+
+
+def test_a_parameter_that_never_was_a_number_is_an_offender() -> None:
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.bias, math.nan)
+    with audit(model, torch.optim.SGD(model.parameters(), lr=0.1)) as report:
+        pass
+    assert "values are not finite" in str(named(report)["bias"])
+
+
+def test_a_step_that_a_loss_scaler_skips_is_no_divergence() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    with audit(model, optimizer) as report:
+        for factor in (math.inf, 1.0):
+            scaler.scale(model(torch.full((1, 1), factor)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    report.raise_if_untrained()
+
+
+def test_sparse_gradients_are_judged() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with audit(model, optimizer) as report:
+        (model(torch.tensor([3])) * math.nan).sum().backward()
+        optimizer.step()
+    assert report.records[0].diverged
+
+
+def test_a_continued_audit_remembers_what_diverged() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = TrainingAudit(model, optimizer)
+    first.start()
+    optimizer.register_step_pre_hook(clean)
+    model(torch.full((1, 1), math.nan)).sum().backward()
+    optimizer.step()
+    second = TrainingAudit(model, optimizer)
+    second.load_state_dict(first.state_dict())
+    first.finish()
+    assert not second.finish().records[0].finite_gradients
+
+
 def test_gradients_are_seen_through_accumulation() -> None:
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -245,6 +334,17 @@ def test_a_run_too_short_to_tell_warns_only(
     short.args.max_steps = 3
     short.train()
     assert "after 3 steps 1 of 2 trainable parameters did not train: forgotten" in caplog.text
+
+
+def test_a_short_run_that_diverged_raises_all_the_same(tmp_path: Path) -> None:
+    callback = AuditCallback()
+    short = trainer(tmp_path, callback)
+    assert isinstance(short.model, Regression)
+    nn.init.constant_(short.model.slope, math.nan)
+    short.args.max_steps = 1
+    with pytest.raises(UntrainedParameterError, match=r"slope \(its values are not finite"):
+        short.train()
+    assert callback.report.steps == 1
 
 
 def test_many_offenders_are_counted_not_listed() -> None:
