@@ -1,6 +1,8 @@
 """The command line: one sub-command a job, and one line for every mistake."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -95,25 +97,27 @@ def test_without_words_main_reads_its_own_command_line(
         (["evalute"], "unknown command 'evalute'; did you mean 'evaluate'?"),
         (["xyzzy"], "unknown command 'xyzzy'; known are train, demo, compare, report, prepare,"),
         (["--verzion"], "unknown command '--verzion'"),
-        (["evaluate"], "subject (hylorada evaluate --help)"),
+        (["evaluate"], "evaluate needs subject (a model, an adapter folder or a run folder)"),
         (["evaluate", "tiny", "--metrics", "pppl"], "unknown metric 'pppl'; did you mean 'ppl'?"),
-        (["evaluate", "tiny", "--metricz", "ppl"], "unrecognized arguments: --metricz"),
-        (["evaluate", "tiny", "--max_length", "many"], "many"),
+        (["evaluate", "tiny", "--metricz", "ppl"], "did you mean '--metrics'?"),
+        (["evaluate", "tiny", "--max_length", "many"], "must be a whole number; got 'many'"),
         (["evaluate", "tiny", "--max-length", "1"], "max_length must be at least 2; got 1"),
         (["evaluate", "tiny", "--lines", "all"], "lines must be one of"),
         (["evaluate", "tiny", "--device", "abacus"], "device must be"),
         (["evaluate", "./absent"], "no model at './absent'"),
         (["evaluate", "tiny", "--json", "absent/result.json"], "in a folder that exists"),
         (["evaluate", "tiny", "--json", "."], "--json must name a file"),
-        (["bench"], "what (hylorada bench --help)"),
+        (["bench"], "(one of adapters, projections, bounds, coder, long_context)"),
+        (["bench", "adapters", "--rounds", "x"], "--rounds must be a whole number; got 'x'"),
+        (["bench", "adapters", "--rnds", "3"], "did you mean '--rounds'?"),
         (["bench", "adapters", "--rounds", "0"], "rounds must be at least 1; got 0"),
         (["bench", "adapters", "--json", "absent/result.json"], "in a folder that exists"),
-        (["prepare"], "out (hylorada prepare --help)"),
+        (["prepare"], "prepare needs out (folder for the tokens, one per split)"),
         (["prepare", "--out", "there", "--data", "./absent"], "no text at './absent'"),
         (["prepare", "--out", "there", "--tokenizer", "./absent"], "no model at './absent'"),
         (["prepare", "--out", "there", "--splits", "train", "tset"], "got 'tset'"),
         (["demo", "--outt", "there"], "unrecognized arguments: --outt"),
-        (["compare"], "study (hylorada compare --help)"),
+        (["compare"], "(landmarks, bucketing, ablation, length or allocation)"),
         (["compare", "landmark"], "unknown study 'landmark'; did you mean 'landmarks'?"),
         (["compare", "landmarks", "--designs", "origin"], "did you mean 'original'?"),
         (["compare", "landmarks", "--engine", "rai"], "did you mean 'ray'?"),
@@ -128,6 +132,11 @@ def test_without_words_main_reads_its_own_command_line(
         (["verify", "./absent.json", "--data", "sotu"], "hylorada bound wrote"),
         (["train", "--config", "absent.yaml"], "absent.yaml"),
         (["train", "--lenght=3"], "did you mean 'data.length'?"),
+        (["train", "--num_train=x"], "--data.num_train must be a whole number; got 'x'"),
+        (["train", "--precision=f"], "must be one of float32, bfloat16, autocast; got 'f'"),
+        (["train", "--target_modules=3"], "--adapter.target_modules must be a list"),
+        (["prepare", "--out", "there", "--data", "absent.txt"], "no text at 'absent.txt'"),
+        (["evaluate", "absent.safetensors"], "no model at 'absent.safetensors'"),
         (["train", "--adapter.r=0"], "r must be at least 1; got 0"),
         (["train", "--model.source=./absent"], "no model at './absent'"),
     ],
@@ -163,6 +172,55 @@ def test_a_file_in_the_place_of_a_folder_is_refused(
     assert last.startswith(f"hylorada: cannot use {taken}")
     assert last.endswith("; name another")
     assert taken.read_text() == "a letter"
+
+
+@pytest.mark.parametrize("command", ["prepare", "demo", "train"])
+def test_a_place_where_nothing_can_be_written_is_one_line(
+    command: str, place: Path, capsys: Output
+) -> None:
+    options = {
+        "prepare": ["--data", str(place / "text"), "--tokenizer", str(place / "model")],
+        "demo": [],
+        "train": small_arguments(place),
+    }[command]
+    assert main([command, *options, "--out", "/proc/absent/there"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    expected = "hylorada: cannot use /proc/absent (no such file or directory); name another"
+    assert last == expected
+
+
+def test_a_full_disk_is_one_line_and_no_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def full(options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(COMMANDS, "demo", COMMANDS["demo"]._replace(work=full))
+    assert main(["demo"]) == 1
+    expected = "hylorada: the system refuses to read or write: No space left on device\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_refused_run_leaves_its_folder_to_the_corrected_one(place: Path, capsys: Output) -> None:
+    words = ["train", *small_arguments(place), "--out=deep/run"]
+    for wrong, line in (
+        ("--adapter.r=100000", "hylorada: r must not exceed"),
+        ("--target_modules=[nothing]", "hylorada: target_modules must be ends of names"),
+    ):
+        assert main([*words, wrong]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(line)
+        assert not Path("deep").exists()
+    assert main([*words, "--adapter.r=4"]) == 0
+
+
+@pytest.mark.parametrize(("text", "held"), [("", "nothing"), ("- a", "- a")])
+def test_a_configuration_without_options_says_what_it_holds(
+    text: str, held: str, tmp_path: Path, capsys: Output
+) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    line = refusal(capsys, "train", "--config", tmp_path / "run.yaml")
+    assert line.startswith("hylorada: --config must name a YAML file of options")
+    assert line.endswith(f"; it holds {held}\n")
 
 
 def test_a_run_that_diverges_is_one_line_and_exit_code_1(
@@ -289,6 +347,16 @@ def test_a_reader_who_closes_the_pipe_loses_no_numbers(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert json.loads(numbers.read_text())["what"] == "coder"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"]], ids=" ".join)
+def test_a_reader_who_leaves_before_the_help_is_written_hears_nothing(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "hylorada", *words]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == ""
 
 
 def test_the_module_is_the_command() -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from hylorada.errors import SpecError
+from hylorada.experiments.complaints import one_line
 from hylorada.experiments.help_text import explained_parser
 
 
@@ -30,7 +31,9 @@ def parsed(name: str, command: Command, words: list[str]) -> Namespace:
     try:
         options = parser.parse_args([underscored(word) for word in words])
     except ArgumentError as error:
-        raise SpecError(f"{' '.join(str(error).split())} (hylorada {name} --help)") from error
+        names = [action.dest for action in parser._actions if action.option_strings]
+        complaint = one_line(str(error), {each: f"--{each}" for each in names}, parser)
+        raise SpecError(f"{complaint} (hylorada {name} --help)") from error
     options["typed"] = shlex.join(["hylorada", name, *words])
     return options
 

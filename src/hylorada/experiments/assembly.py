@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model
-from torch import Tensor
+from peft import PeftConfig, PeftModel, get_peft_model
+from peft.utils.error import NoMatchingPeftModuleError
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.errors import SpecError
+from hylorada.errors import CheckpointError, SpecError
 from hylorada.experiments.config import DataSection, TrainConfig
 from hylorada.models.pretrained import LoadedModel, load
 from hylorada.seeds import derived_seed, generator
@@ -26,6 +29,8 @@ from hylorada.text.store import META, TokenStore, require_disjoint
 from hylorada.text.tokens import tokenise, tokenizer_fingerprint
 from hylorada.training.settings import TrainingSpec
 from hylorada.training.trainable import has_tied_head, modules_to_train
+
+LONGEST_REASON = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,41 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig) -> PeftModel:
         settings.max_positions = config.data.length
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(config.training.seed, "adapter"))
-        adapted = get_peft_model(model, settings)
+        adapted = _wrapped(model, settings)
     for parameter in adapted.parameters():
         if parameter.requires_grad:  # norms and embeddings are copied in the model's own dtype
             parameter.data = parameter.data.float()
     return adapted
+
+
+def _wrapped(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
+    """Return the model with an adapter, or say in one line why PEFT refuses it."""
+    try:
+        return get_peft_model(model, settings)
+    except (SpecError, CheckpointError):
+        raise
+    except NoMatchingPeftModuleError as error:
+        wanted = ", ".join(sorted(getattr(settings, "target_modules", None) or ()))
+        raise SpecError(
+            f"target_modules must be ends of names of the model's modules, such as "
+            f"{', '.join(_linear_names(model))}; got {wanted}"
+        ) from error
+    except ValueError as error:
+        reason = shorten(str(error), LONGEST_REASON, placeholder=" …")  # PEFT may show a module
+        raise SpecError(
+            f"the adapter must fit the model; PEFT says: {reason}; linear modules are "
+            f"{', '.join(_linear_names(model))}"
+        ) from error
+
+
+def _linear_names(model: PreTrainedModel) -> list[str]:
+    """Return the last parts of the names of all modules that LoRA can adapt."""
+    found = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+    }
+    return sorted(found)
 
 
 def training_spec(config: TrainConfig) -> TrainingSpec:

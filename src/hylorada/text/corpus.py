@@ -1,8 +1,10 @@
 """Documents from the embedded corpus, files or the hub, split disjointly by document."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,7 +102,8 @@ def documents(source: str | Path, split: str, spec: TextSpec | None = None) -> I
         return _named_or_hashed([path], split, spec, path)
     if isinstance(source, str) and looks_like_hub_name(source):
         require_no_path(source.partition(":")[0], ACCEPTED)
-        return _hub_documents(source, split, spec)
+        if kind_of(path) is None:  # else it is a mistyped file, and the hub need not be asked
+            return _hub_documents(source, split, spec)
     raise SpecError(f"no text at {str(source)!r}; {hint(str(source), EMBEDDED)}give {ACCEPTED}")
 
 
@@ -201,8 +204,21 @@ def _row_documents(rows: Iterable[Row], name: str, spec: TextSpec) -> Iterator[D
         yield Document(row_identifier(row, f"{name}:{number}"), text)
 
 
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keep the hub's retries out of sight inside the block; what they come to is raised."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _hub_documents(source: str, split: str, spec: TextSpec) -> Iterator[Document]:
-    rows, has_split = hub_rows(source, split, repair=hint(source, EMBEDDED))
+    with quiet_hub():
+        rows, has_split = hub_rows(source, split, repair=hint(source, EMBEDDED))
     is_wikitext = source.split(":")[0].split("/")[-1].startswith("wikitext")
     rule = _resolved(spec.lines, is_wikitext)
     found = _row_documents(rows, source, spec)

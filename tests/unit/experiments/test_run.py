@@ -11,7 +11,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch.utils.data import Subset
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    TrainerCallback,
+)
 
 from hylorada.errors import SpecError
 from hylorada.experiments.assembly import add_adapter, load_data, load_model, training_spec
@@ -34,6 +40,20 @@ def finished(small: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("runs") / "run"
     run(parse([*small, f"--out={folder}"]))
     return folder
+
+
+class Interrupting(TrainerCallback):
+    """Interrupts a training after its first step."""
+
+    def on_step_end(self, *given: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+
+class Refusing(TrainerCallback):
+    """Refuses a training after its first step."""
+
+    def on_step_end(self, *given: Any, **kwargs: Any) -> None:
+        raise SpecError("too late")
 
 
 def read(folder: Path, name: str) -> Any:
@@ -114,6 +134,47 @@ def test_a_resumed_run_has_no_time(small: list[str], tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     assert run(parse([*small, f"--out={tmp_path}"]))["seconds"] is None
     assert read(tmp_path, "result.json")["seconds"] is None
+
+
+def test_a_refused_run_removes_nothing_that_was_there(small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear reader")
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(SpecError, match="r must not exceed"):
+        run(parse([*small, "--adapter.r=100000", f"--out={tmp_path}"]))
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == [".lock", "checkpoints", "letter.txt"]
+
+
+def test_a_run_that_is_resumed_and_refused_keeps_its_files(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse([*small, f"--out={tmp_path / 'run'}"])
+    with pytest.raises(KeyboardInterrupt):
+        run(config, callbacks=[Interrupting()])
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert "environment.json" in before
+
+    def refuse(*given: object) -> None:
+        raise SpecError("no")
+
+    monkeypatch.setattr("hylorada.experiments.run.add_adapter", refuse)
+    with pytest.raises(SpecError, match="no"):
+        run(config)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_run_refused_after_a_step_keeps_what_it_logged(small: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="too late"):
+        run(parse([*small, f"--out={tmp_path / 'run'}"]), callbacks=[Refusing()])
+    assert (tmp_path / "run" / "metrics.jsonl").is_file()
+
+
+def test_a_module_that_no_adapter_fits_is_one_line(small: list[str], tmp_path: Path) -> None:
+    words = ["--adapter.method=lora", "--target_modules=[norm]", f"--out={tmp_path / 'run'}"]
+    with pytest.raises(SpecError, match="the adapter must fit the model; PEFT says: ") as caught:
+        run(parse([*small, *words]))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_in_use_is_refused(small: list[str], tmp_path: Path) -> None:

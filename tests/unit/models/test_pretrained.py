@@ -196,7 +196,7 @@ def test_a_misspelt_name_is_recognised() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "/no/such/folder", "a/b/c"])
+@pytest.mark.parametrize("source", ["./nowhere", "/no/such/folder", "a/b/c", "x.pt"])
 def test_an_unknown_source_lists_what_is_accepted(source: str) -> None:
     with pytest.raises(SpecError, match=r"no model at .*give 'tiny' \(embedded\)"):
         load(source)

@@ -1,4 +1,5 @@
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hylorada.text.corpus import (
     hashed_split,
     joined_rows,
     named_split,
+    quiet_hub,
 )
 
 # The first lines of a WikiText file: rows are lines, and a blank row is one space.
@@ -200,3 +202,20 @@ def test_a_hub_name_without_a_network_ends_in_one_line() -> None:
 def test_a_misspelt_embedded_name_is_recognised() -> None:
     with pytest.raises(SpecError, match="did you mean 'sotu'"):
         documents("sotus", "train")
+
+
+def test_a_mistyped_file_is_refused_before_the_hub_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hylorada.text.corpus.hub_rows", None)
+    for name in ("absent.txt", "owner/absent.jsonl.gz", "absent.parquet"):
+        with pytest.raises(SpecError, match=f"no text at '{name}'"):
+            documents(name, "train")
+
+
+def test_the_hub_is_quiet_about_its_retries_inside_the_block_only() -> None:
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    with quiet_hub():
+        assert not logging.getLogger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING)
+    assert logger.level == before
