@@ -1,12 +1,27 @@
-"""Names that users type: a wrong one is answered with the nearest that is known."""
+"""What users type: a wrong name is answered with the nearest known one, a number with its rule."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hylorada.errors import SpecError
 
+Kind = TypeVar("Kind")
 LIKENESS = 0.5
+KINDS = {
+    int: "a whole number of at least 1",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    dict: "a dictionary",
+}
+RANGES: dict[str, Callable[[float], bool]] = {
+    "positive and finite": lambda number: 0 < number < inf,
+    "finite and not negative": lambda number: 0 <= number < inf,
+    "in [0, 1)": lambda number: 0 <= number < 1,
+}
 
 
 def known(name: str, names: Collection[str], what: str) -> str:
@@ -20,8 +35,34 @@ def known(name: str, names: Collection[str], what: str) -> str:
 def require_one_of(setting: str, value: str, names: Collection[str]) -> None:
     """Raise `SpecError` unless a setting has one of the values it can have."""
     if value not in names:
-        rule = f"{setting} must be one of {', '.join(names)}; got {value!r}; {hint(value, names)}"
-        raise SpecError(rule.rstrip("; "))
+        rule = f"{setting} must be one of {', '.join(names)}; got {value!r}"
+        raise SpecError(f"{rule}; {hint(str(value), names)}".rstrip("; "))
+
+
+def plain(setting: str, value: Any, kind: type[Kind]) -> Kind:
+    """Return a value of Python's own type, or raise `SpecError`; an int may stand for a float."""
+    if getattr(value, "shape", None) == ():  # numpy's scalars, which JSON cannot hold
+        value = value.item()
+    fits = isinstance(value, (int, float) if kind is float else kind)
+    if not fits or isinstance(value, bool) != (kind is bool) or value != value:
+        raise SpecError(f"{setting} must be {KINDS[kind]}; got {value!r}")
+    return value
+
+
+def whole_number(setting: str, value: object, repair: str = "") -> int:
+    """Return a whole number of at least 1, or raise `SpecError`; 8.0 is none."""
+    number = plain(setting, value, int)
+    if number < 1:
+        raise SpecError(f"{setting} must be at least 1; got {number}; {repair}".rstrip("; "))
+    return number
+
+
+def real_number(setting: str, value: object, rule: str, repair: str = "") -> float:
+    """Return a number that keeps a rule of `RANGES`, or raise `SpecError`."""
+    number = plain(setting, value, float)
+    if not RANGES[rule](number):
+        raise SpecError(f"{setting} must be {rule}; got {number}; {repair}".rstrip("; "))
+    return number
 
 
 def require_no_path(source: str, accepted: str) -> None:

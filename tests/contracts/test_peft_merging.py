@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import convert_to_lora, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora.layer import LoraLayer
 
 from hylorada import SpecError
@@ -146,10 +147,33 @@ def test_other_ways_of_combining_work_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"landmark_enabled": False}, PLAIN | {"share_factors": "A"}]
+    "changes",
+    [
+        {},
+        {"landmark_enabled": False},
+        PLAIN | {"share_factors": "A"},
+        PLAIN | {"use_dora": True},
+    ],
 )
 def test_other_adapters_refuse_to_be_combined(changes: Changes) -> None:
     model = add_second(adapt("llama", **PLAIN), **changes)
     with pytest.raises(SpecError, match="'second' also has"):
         model.add_weighted_adapter(["default", "second"], [1.0, 1.0], "mix")
     assert list(model.peft_config) == ["default", "second"]
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_peft_does_not_convert_what_lora_cannot_say(design: str) -> None:
+    model = adapt("llama", landmark_design=design, position_bias=False)
+    assert not model.supports_lora_conversion()
+    with pytest.raises(TypeError, match="do not support LoRA conversion"):
+        convert_to_lora(model, rank=4)
+
+
+def test_peft_converts_factors_exactly() -> None:
+    model = adapt("llama", share_factors="A", **PLAIN)
+    assert model.supports_lora_conversion()
+    config, tensors = convert_to_lora(model, rank=4)
+    converted = get_peft_model(build("llama"), config).eval()
+    set_peft_model_state_dict(converted, tensors)
+    close(logits(converted, tokens()), logits(model, tokens()))

@@ -9,7 +9,7 @@ import torch
 from peft import PeftConfig, PeftModel
 from safetensors.torch import load_file
 
-from hylorada import HyLoRADAConfig
+from hylorada import HyLoRADAConfig, SpecError
 from tests.families import (
     EVERY_CASE,
     EVERY_FAMILY,
@@ -18,12 +18,14 @@ from tests.families import (
     add_second,
     build,
     logits,
+    perturb,
     settings,
     tokens,
     trainable,
 )
 
 Changes = dict[str, Any]
+PLAIN: Changes = {"landmark_enabled": False, "position_bias": False}
 
 
 @pytest.mark.parametrize(("family", "changes"), EVERY_CASE)
@@ -158,3 +160,36 @@ def test_a_named_norm_is_used_and_recorded(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(build("llama"), tmp_path).eval()
     assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))
+
+
+def test_a_start_from_the_weights_becomes_lora_for_the_weights(tmp_path: Path) -> None:
+    model = adapt("llama", init_lora_weights="pissa", perturbed=False, **PLAIN)
+    model.peft_config["default"].init_lora_weights = True
+    model.save_pretrained(tmp_path / "start")
+    model.peft_config["default"].init_lora_weights = "pissa"
+    trained = logits(perturb(model), tokens())
+    start = str(tmp_path / "start")
+    with pytest.warns(UserWarning, match="PiSSA changes the base weights"):
+        model.save_pretrained(tmp_path / "lora", path_initial_model_for_weight_conversion=start)
+    assert torch.equal(logits(model, tokens()), trained)
+    loaded = PeftModel.from_pretrained(build("llama"), tmp_path / "lora").eval()
+    torch.testing.assert_close(logits(loaded, tokens()), trained, atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, PLAIN | {"use_dora": True}], ids=["whole", "dora"])
+def test_what_is_more_than_factors_is_not_converted(changes: Changes, tmp_path: Path) -> None:
+    model = adapt("llama", init_lora_weights="pissa", **changes)
+    before = logits(model, tokens())
+    model.save_pretrained(tmp_path / "start")
+    start = str(tmp_path / "start")
+    with pytest.raises(SpecError, match=r"converts LoRA factors only.*leave it out"):
+        model.save_pretrained(tmp_path / "lora", path_initial_model_for_weight_conversion=start)
+    assert torch.equal(logits(model, tokens()), before)
+    assert list(model.peft_config) == ["default"]
+
+
+def test_a_given_configuration_that_is_complete_is_used_itself(tmp_path: Path) -> None:
+    adapt("llama").save_pretrained(tmp_path)
+    config = PeftConfig.from_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(build("llama"), tmp_path, config=config)
+    assert loaded.peft_config["default"] is config

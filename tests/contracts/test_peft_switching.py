@@ -230,6 +230,21 @@ def test_unloading_leaves_the_base_model_without_a_hook(design: str) -> None:
     assert list(plain.state_dict()) == list(build("llama").state_dict())
 
 
+@pytest.mark.parametrize(("family", "norm"), [("llama", "norm"), ("gpt2", "ln_f")])
+@pytest.mark.parametrize("first", ["landmarks", "norm"])
+def test_an_adapter_may_retrain_the_norm_that_another_has_landmarks_after(
+    family: str, norm: str, first: str
+) -> None:
+    retrained: Changes = {"modules_to_save": [norm]}
+    changes = ({}, retrained) if first == "landmarks" else (retrained, {})
+    model = add_second(adapt(family, **changes[0]), **changes[1])
+    assert torch.equal(logits(model, tokens()), logits(adapt(family, **changes[0]), tokens()))
+    model.set_adapter("second")
+    alone = logits(model, tokens())
+    model.delete_adapter("default")
+    assert torch.equal(logits(model, tokens()), alone)
+
+
 def test_a_model_can_be_adapted_again_after_unloading() -> None:
     plain = adapt("llama", landmark_design="per_layer").unload()
     again = adapt("llama", base=plain)

@@ -7,7 +7,13 @@ import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from hylorada import UnsupportedModelError
+from hylorada.adapters.positions import CheckpointWithPositions
 from hylorada.training.audit import audit
 from tests.families import (
     EVERY_CASE,
@@ -130,6 +136,31 @@ def test_checkpointing_can_be_switched_off_and_on_again() -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for name, gradient in gradients(model, loss_of_two_passes).items():
         torch.testing.assert_close(gradient, expected[name], atol=2e-5, rtol=2e-4, msg=name)
+
+
+def test_checkpointing_works_for_an_adapter_after_another_was_unloaded() -> None:
+    base = build("llama").train()
+    base.gradient_checkpointing_enable({"use_reentrant": False})
+    first = adapt("llama", base=base).train()
+    gradients(first, loss_of_two_passes)
+    base = first.unload()
+    assert not any(
+        isinstance(getattr(module, "_gradient_checkpointing_func", None), CheckpointWithPositions)
+        for module in base.modules()
+    )
+    expected = gradients(adapt("llama").train(), loss_of_two_passes)
+    for name, gradient in gradients(adapt("llama", base=base).train(), loss_of_two_passes).items():
+        torch.testing.assert_close(gradient, expected[name], atol=2e-5, rtol=2e-4, msg=name)
+
+
+def test_checkpoints_that_the_model_knows_nothing_of_are_refused_with_a_repair() -> None:
+    """As FSDP makes them: wrappers around the blocks."""
+    model = adapt("llama").train()
+    apply_activation_checkpointing(
+        model, check_fn=lambda module: isinstance(module, LlamaDecoderLayer)
+    )
+    with pytest.raises(UnsupportedModelError, match="gradient_checkpointing_enable"):
+        gradients(model, loss_of_two_passes)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

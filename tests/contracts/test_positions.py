@@ -1,6 +1,7 @@
 """Every way of computing a token's logits agrees, because every module knows its true position."""
 
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -204,7 +205,7 @@ def test_positions_matter(family: str) -> None:
     here = torch.arange(12)[None]
     if family == "bloom":
         bias = model.base_model.shared_state("default").position_bias
-        assert not torch.allclose(bias(here), bias(here + 40), atol=1e-2)
+        assert not torch.allclose(bias(here, 1, 1), bias(here + 40, 1, 1), atol=1e-2)
         return
     near = logits(model, rows, position_ids=here)
     far = logits(model, rows, position_ids=here + 40)
@@ -270,6 +271,55 @@ def test_going_around_the_model_is_refused() -> None:
     decoder = model.base_model.model.model
     with pytest.raises(UnsupportedModelError, match="positions are unknown"):
         decoder.forward(input_ids=tokens())
+
+
+@pytest.mark.parametrize("use_dora", [False, True], ids=["lora", "dora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_linear_layer_may_know_positions(family: str, use_dora: bool) -> None:
+    """OPT's MLP gets the tokens of all sequences as one matrix."""
+    model = adapt(family, target_modules="all-linear", use_dora=use_dora)
+    batch = tokens(batch=3)
+    whole = logits(model, batch)
+    alone = torch.cat([logits(model, row[None]) for row in batch])
+    torch.testing.assert_close(whole, alone, atol=2e-5, rtol=2e-4)
+    steps, cache = [], None
+    with torch.no_grad():
+        for token in batch.split(1, dim=1):
+            output = model(input_ids=token, past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            steps.append(output.logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=2e-5, rtol=2e-4)
+
+
+def test_two_threads_at_once_are_refused_and_the_first_is_not_disturbed() -> None:
+    model, batch = adapt("llama"), tokens()
+    expected, refused = logits(model, batch), []
+
+    def another(module: nn.Module, args: Any) -> None:
+        thread = Thread(target=lambda: refused.append(attempt(model, batch)))
+        thread.start()
+        thread.join()
+
+    model.base_model.model.model.layers[1].register_forward_pre_hook(another)
+    assert torch.equal(logits(model, batch), expected)
+    assert len(refused) == 1
+    assert "one forward pass at a time" in refused[0]
+
+
+def attempt(model: nn.Module, batch: Tensor) -> str:
+    """Return what a pass is refused with."""
+    with pytest.raises(UnsupportedModelError) as refusal:
+        logits(model, batch)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.0.mlp.up_proj", "model.layers.0.self_attn"], ids=["wide", "tuple"]
+)
+def test_a_landmark_module_that_returns_no_hidden_states_is_refused(name: str) -> None:
+    model = adapt("llama", landmark_module=name)
+    with pytest.raises(UnsupportedModelError, match="must return hidden states 32 wide"):
+        logits(model, tokens())
 
 
 def test_positions_of_another_length_are_refused() -> None:

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from hylorada.errors import SpecError
-from hylorada.names import require_one_of
+from hylorada.names import require_one_of, whole_number
 
 SPACINGS = ("log", "uniform")
 
@@ -21,10 +20,8 @@ def bucket_table(spacing: str, buckets: int, max_positions: int) -> Int[Tensor, 
     the spacing is uniform; where there are fewer positions than buckets each position is its own.
     """
     require_one_of("bucket spacing", spacing, SPACINGS)
-    if buckets < 1:
-        raise SpecError(f"the number of buckets must be at least 1; got {buckets}")
-    if max_positions < 1:
-        raise SpecError(f"max_positions must be at least 1, a context length; got {max_positions}")
+    buckets = whole_number("the number of buckets", buckets)
+    max_positions = whole_number("max_positions", max_positions, "give the context length")
     positions = torch.arange(max_positions)
     uniform = positions * min(buckets, max_positions) // max_positions
     if spacing == "uniform" or max_positions <= buckets:

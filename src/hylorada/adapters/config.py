@@ -1,7 +1,8 @@
 """`HyLoRADAConfig`: PEFT's LoRA configuration and what HyLoRADA adds to it."""
 
 from dataclasses import dataclass, field
-from math import inf
+from functools import partial
+from typing import get_args
 
 from peft import LoraConfig
 
@@ -10,9 +11,10 @@ from hylorada.adapters.controls import CONTROLS
 from hylorada.adapters.landmarks import check_temperature
 from hylorada.adapters.registration import add_peft_type
 from hylorada.errors import SpecError
-from hylorada.names import require_one_of
+from hylorada.names import plain, real_number, require_one_of, whole_number
 
 PEFT_TYPE = add_peft_type("HYLORADA")
+STARTS_TO_SHARE = (True, False, "gaussian")  # others take a part out of each layer's weight
 DESIGNS = ("position_adaptive", "learnable", "original", "per_layer", "shared", *CONTROLS)
 
 
@@ -87,26 +89,53 @@ class HyLoRADAConfig(LoraConfig):
     )
 
     def __post_init__(self) -> None:
-        """Check every field that PEFT does not."""
-        super().__post_init__()
-        self.peft_type = PEFT_TYPE
+        """Check every field that PEFT does not, before PEFT reads any."""
+        self._check_types()
         check_lora(self.r, self.lora_alpha, self.lora_dropout)
-        if self.max_positions is not None and self.max_positions < 1:
-            raise SpecError(f"max_positions must be at least 1 token; got {self.max_positions}")
-        if self.position_bias and self.position_bias_buckets < 1:
+        self._check_patterns()
+        if self.max_positions is not None:
+            whole_number("max_positions", self.max_positions, "None takes the model's own context")
+        if self.position_bias:
+            buckets = self.position_bias_buckets
+            whole_number("position_bias_buckets", buckets, "position_bias=False needs none")
+        self._check_sharing()
+        if self.init_lora_weights == "eva" and (self.position_bias or self.use_dora):
             raise SpecError(
-                f"position_bias_buckets must be at least 1; got {self.position_bias_buckets}"
-            )
-        if self.share_factors not in (None, "A", "B", "AB"):
-            raise SpecError(
-                f"share_factors must be None, 'A', 'B' or 'AB'; got {self.share_factors!r}"
+                "init_lora_weights='eva' gives plain layers new ranks, and drops some; set "
+                "position_bias=False and use_dora=False"
             )
         if self.landmark_enabled:
             self._check_landmarks()
+        super().__post_init__()
+        self.peft_type = PEFT_TYPE
 
     def keeps_state_on_the_tuner(self) -> bool:
         """Return whether anything is trained beyond PEFT's own LoRA layers."""
         return self.landmark_enabled or self.position_bias or self.share_factors is not None
+
+    def _check_types(self) -> None:
+        for name, annotation in (HyLoRADAConfig.__annotations__ | {"use_dora": bool}).items():
+            kind, *optional = get_args(annotation) or (annotation,)
+            value = getattr(self, name)
+            if value is not None or not optional:
+                setattr(self, name, plain(name, value, kind))
+
+    def _check_patterns(self) -> None:
+        alpha = partial(real_number, rule="positive and finite")
+        for name, check in (("rank_pattern", whole_number), ("alpha_pattern", alpha)):
+            pattern = plain(name, getattr(self, name) or {}, dict)
+            checked = {key: check(f"{name}[{key!r}]", value) for key, value in pattern.items()}
+            setattr(self, name, checked)
+
+    def _check_sharing(self) -> None:
+        shared, start = self.share_factors, self.init_lora_weights
+        if shared not in (None, "A", "B", "AB"):
+            raise SpecError(f"share_factors must be None, 'A', 'B' or 'AB'; got {shared!r}")
+        if shared is not None and start not in STARTS_TO_SHARE:
+            raise SpecError(
+                f"share_factors={shared!r} needs a start fitted to no layer's weight; got "
+                f"init_lora_weights={start!r}: set it to True, False or 'gaussian'"
+            )
 
     def _check_landmarks(self) -> None:
         require_one_of("landmark_design", self.landmark_design, DESIGNS)
@@ -122,30 +151,25 @@ class HyLoRADAConfig(LoraConfig):
         if self.num_position_buckets < fewest_buckets:
             raise SpecError(
                 f"num_position_buckets must be at least {fewest_buckets} for landmark_design="
-                f"{self.landmark_design!r}; got {self.num_position_buckets}"
+                f"{self.landmark_design!r}; got {self.num_position_buckets}; raise it"
             )
         require_one_of("bucket_spacing", self.bucket_spacing, SPACINGS)
         check_temperature(self.bucket_temperature, self.bucket_temperature_unit)
-        if not 0 <= self.landmark_scale < inf:
-            raise SpecError(
-                f"landmark_scale must be finite and not negative; got {self.landmark_scale}"
-            )
-        if not 0.0 <= self.landmark_dropout < 1.0:
-            raise SpecError(f"landmark_dropout must be in [0, 1); got {self.landmark_dropout}")
+        scale, dropout = self.landmark_scale, self.landmark_dropout
+        real_number("landmark_scale", scale, "finite and not negative", "0 starts without effect")
+        real_number("landmark_dropout", dropout, "in [0, 1)", "0 turns it off")
 
 
 def check_rank(rank: int, in_dim: int, out_dim: int, name: str) -> None:
     """Refuse a rank above the smaller side of the layer of this name."""
     smaller = min(in_dim, out_dim)
     if rank > smaller:
-        raise SpecError(f"r must not exceed the smaller side, {smaller}, of {name}; got {rank}")
+        rule = f"r must not exceed the smaller side, {smaller}, of {name}"
+        raise SpecError(f"{rule}; got {rank}; lower it")
 
 
-def check_lora(rank: int, alpha: float | int, dropout: float | int) -> None:
+def check_lora(rank: object, alpha: object, dropout: object) -> None:
     """Refuse a rank, alpha or dropout that no LoRA layer can have."""
-    if rank < 1:
-        raise SpecError(f"r must be at least 1; got {rank}")
-    if not 0 < alpha < inf:
-        raise SpecError(f"lora_alpha must be positive and finite; got {alpha}")
-    if not 0.0 <= dropout < 1.0:
-        raise SpecError(f"lora_dropout must be in [0, 1); got {dropout}")
+    whole_number("r", rank)
+    real_number("lora_alpha", alpha, "positive and finite")
+    real_number("lora_dropout", dropout, "in [0, 1)", "0 turns it off")

@@ -2,7 +2,7 @@
 
 `y = m / |W + sBA|_row * (W x + s B A drop(x)) + bias`, the norm detached, as in DoRA's paper. That
 is LoRA's output under a batch normalisation in evaluation mode: its mean is the bias, its variance
-the squared row norm, its weight the magnitude. So where activations are short or a GPU waits for
+the squared row norm, its weight the magnitude. So in half precision, and on a GPU that waits for
 launches, PyTorch's own kernels rescale the tokens, forward and back.
 """
 
@@ -15,6 +15,7 @@ from peft.tuners.lora.variants import DoraLinearVariant
 from torch import Tensor, nn
 
 from hylorada.adapters.lora import LowRankUpdate, is_one_token, laid_out, rows
+from hylorada.adapters.offloading import resident
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.row_norms import (
     dense_row_square,
@@ -23,6 +24,8 @@ from hylorada.adapters.row_norms import (
     is_small_on_a_gpu,
     row_squares,
 )
+from hylorada.adapters.shared import SharedState
+from hylorada.errors import UnsupportedModelError
 
 SMALLEST_NORM = 1e-6
 
@@ -42,8 +45,8 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     the same expectation.
     """
 
-    def __init__(self, gain: PositionGain | None) -> None:
-        super().__init__(gain)
+    def __init__(self, gain: PositionGain | None, state: SharedState | None = None) -> None:
+        super().__init__(gain, state)
         self.frozen: tuple[tuple[Any, ...], Tensor] | None = None
         self.last: tuple[tuple[Any, ...], Tensor] | None = None
         self.decoding: Decoding | None = None
@@ -51,6 +54,10 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is remembered: its keys name tensors that a copy does not have."""
         return self.__dict__ | {"frozen": None, "last": None, "decoding": None}
+
+    def supports_lora_conversion(self) -> bool:
+        """Return that PEFT may not convert it: the magnitudes would be lost."""
+        return False
 
     def forward(
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
@@ -63,8 +70,13 @@ class FastDora(LowRankUpdate, DoraLinearVariant):
         a new version.
         """
         base, dtype, scaling = module.get_base_layer(), result.dtype, module.scaling[active_adapter]
-        down, up = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
-        magnitude = module.lora_magnitude_vector[active_adapter].weight
+        if base.weight.is_meta:
+            raise UnsupportedModelError(
+                "DoRA reads the weights that it adapts, and some are offloaded; keep these layers "
+                "on a device, or train with use_dora=False"
+            )
+        down, up = (resident(f[active_adapter]) for f in (module.lora_A, module.lora_B))
+        magnitude = resident(module.lora_magnitude_vector[active_adapter])
         bias = getattr(base, "bias", None)
         cast_down = down.to(dtype)
         low = self.low_rank(module, active_adapter, x, cast_down)
@@ -128,8 +140,15 @@ def multiplied(
     bias: Float[Tensor, " out_dim"] | None,
 ) -> Float[Tensor, "tokens out_dim"]:
     """Return it from the factor of each output."""
-    factor = magnitude * (square + SMALLEST_NORM**2).rsqrt()
+    factor = factors(square, magnitude)
     return adapted * factor if bias is None else torch.lerp(bias.to(factor), adapted, factor)
+
+
+def factors(
+    square: Float[Tensor, " out_dim"], magnitude: Float[Tensor, " out_dim"]
+) -> Float[Tensor, " out_dim"]:
+    """Return `magnitude / sqrt(square)`."""
+    return magnitude * (square + SMALLEST_NORM**2).rsqrt()
 
 
 def normalised(
@@ -138,7 +157,7 @@ def normalised(
     magnitude: Float[Tensor, " out_dim"],
     bias: Float[Tensor, " out_dim"] | None,
 ) -> Float[Tensor, "tokens out_dim"]:
-    """Return it from a batch normalisation, which reads activations shorter than its vectors."""
+    """Return it from a batch normalisation, which reads half precision beside float32 vectors."""
     if bias is not None and bias.requires_grad:  # the mean of a normalisation receives no gradient
         bias = bias.to(adapted.dtype)
         return normalised(adapted - bias, square, magnitude, None) + bias
@@ -155,7 +174,7 @@ def for_decoding(
     dtype: torch.dtype,
 ) -> Decoding:
     """Return `f = magnitude / sqrt(square)`, `f up` and `(1 - f) bias`."""
-    factor = magnitude * (square + SMALLEST_NORM**2).rsqrt()
+    factor = factors(square, magnitude)
     offset = None if bias is None else ((1 - factor) * bias).to(dtype)
     return Decoding(factor.to(dtype), (factor[:, None] * up).to(dtype), offset)
 
@@ -169,7 +188,11 @@ def decoded(
 
 
 def version(parameter: Tensor | None) -> tuple[Any, ...]:
-    """Return what changes when a tensor is written to, replaced or moved."""
+    """Return what changes when a tensor is written to, replaced or moved.
+
+    Tensors made in inference mode do not count writes: each time they are others.
+    """
     if parameter is None:
         return ()
-    return (id(parameter), parameter._version, parameter.device, parameter.dtype)
+    writes = object() if parameter.is_inference() else parameter._version
+    return (id(parameter), writes, parameter.data_ptr(), parameter.device, parameter.dtype)

@@ -3,8 +3,10 @@
 from dataclasses import fields
 from pathlib import Path
 
+import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
+from torch import Tensor
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.adapters.model import HyLoRADAModel
@@ -41,7 +43,7 @@ def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "defau
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
-        {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()},
+        {name: _stored(tensor) for name, tensor in tensors.items()},
         folder / "adapter_model.safetensors",
         metadata={"format": "pt"},
     )
@@ -52,3 +54,8 @@ def plain_config(config: HyLoRADAConfig) -> LoraConfig:
     """Return the LoRA configuration inside a HyLoRADA configuration."""
     shared = {field.name: getattr(config, field.name) for field in fields(LoraConfig) if field.init}
     return LoraConfig(**shared | {"peft_type": "LORA", "inference_mode": True})
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU, row by row: safetensors takes no other strides, SVD leaves them."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

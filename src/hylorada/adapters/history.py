@@ -6,11 +6,14 @@ crops them together with the keys and values they belong to.
 """
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
+
+from hylorada.errors import UnsupportedModelError
 
 
 class PrefixSums(DynamicLayer):
@@ -25,18 +28,30 @@ class PrefixSums(DynamicLayer):
 
     @classmethod
     def of(cls, cache: Cache, owner: Hashable, model_layers: int) -> "PrefixSums":
-        """Return the sums that belong to `owner`, adding them behind the model's own layers."""
-        while len(cache.layers) < model_layers:  # a lazy cache has not met all its layers yet
-            assert cache.layer_class_to_replicate is not None, (
-                "a cache with fixed layers has them all"
-            )
-            cache.layers.append(cache.layer_class_to_replicate())
-        for layer in cache.layers[model_layers:]:
+        """Return the sums that belong to `owner`, adding them behind the model's own layers.
+
+        A cache with fixed layers has all that its pass runs: those before an early exit, or those
+        that keep keys of their own. A lazy one is filled up with what it has not met yet.
+        """
+        for layer in cache.layers:
             if isinstance(layer, cls) and layer.owner == owner:
                 return layer
+        lazy = cache.layer_class_to_replicate
+        while lazy is not None and len(cache.layers) < model_layers:
+            cache.layers.append(lazy())
         sums = cls(owner)
         cache.layers.append(sums)
         return sums
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Refuse the keys of a block, which come here when the cache has no layer for it."""
+        raise UnsupportedModelError(
+            "a cache needs a layer for every block that a pass runs, because sums of the past lie "
+            "behind them; this one has fewer; build it from the model's own configuration, and "
+            "set assistant_early_exit only for models that then run fewer blocks"
+        )
 
     def past(self) -> Float[Tensor, "batch past dim"] | None:
         """Return the sums up to each earlier token, or None at the start."""
@@ -45,7 +60,7 @@ class PrefixSums(DynamicLayer):
     def extend(self, sums: Float[Tensor, "batch time dim"]) -> None:
         """Append the sums up to each new token."""
         keys = sums[:, None]
-        self.update(keys, keys[..., :0])
+        super().update(keys, keys[..., :0])
 
 
 def causal_mean(

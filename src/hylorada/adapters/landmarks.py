@@ -4,16 +4,15 @@ After the final norm a landmark is a gated mixture of K static logit biases,
 `lm_head(h') = lm_head(h) + scale * sum_k g_k (W_e L_k)`: it moves no information between tokens.
 """
 
-from math import inf
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hylorada.adapters.buckets import bucket_table, read_bucket
 from hylorada.adapters.history import PrefixSums, causal_mean
+from hylorada.adapters.offloading import resident
 from hylorada.errors import SpecError
-from hylorada.names import require_one_of
+from hylorada.names import plain, real_number, require_one_of, whole_number
 
 INITIAL_STD = 0.02
 
@@ -30,15 +29,16 @@ class LandmarkBank(nn.Module):
         scales: int = 1,
     ) -> None:
         super().__init__()
-        if hidden_size < 1:
-            raise SpecError(f"hidden_size must be at least 1; got {hidden_size}")
+        hidden_size = whole_number("hidden_size", hidden_size)
+        num_landmarks = plain("num_landmarks", num_landmarks, int)
         if num_landmarks < 2:  # a softmax over one is constant: its gate would never train
             raise SpecError(
                 f"num_landmarks must be at least 2; got {num_landmarks}: "
                 "for a single vector use the static control"
             )
-        if not 0.0 <= dropout < 1.0:
-            raise SpecError(f"landmark dropout must be in [0, 1); got {dropout}")
+        scales = whole_number("scales", scales)
+        scale = real_number("landmark scale", scale, "finite and not negative")
+        dropout = real_number("landmark dropout", dropout, "in [0, 1)", "0 turns it off")
         self.landmarks = nn.Parameter(torch.randn(num_landmarks, hidden_size) * INITIAL_STD)
         self.content_gate = nn.Linear(hidden_size, num_landmarks, bias=False)
         self.scale = nn.Parameter(torch.full((scales,), float(scale)))
@@ -58,7 +58,7 @@ class LandmarkBank(nn.Module):
         self, hidden: Float[Tensor, "batch time dim"]
     ) -> Float[Tensor, "batch time landmarks"]:
         """Return `W_c h` in the dtype of the hidden states."""
-        return nn.functional.linear(hidden, self.content_gate.weight.to(hidden.dtype))
+        return nn.functional.linear(hidden, resident(self.content_gate).to(hidden.dtype))
 
 
 class PositionAdaptiveLandmark(LandmarkBank):
@@ -128,6 +128,8 @@ class LearnableBucketLandmark(PositionAdaptiveLandmark):
         scale: float = 0.1,
         dropout: float = 0.0,
     ) -> None:
+        num_buckets = plain("num_buckets", num_buckets, int)
+        max_positions = plain("max_positions", max_positions, int)
         if min(num_buckets, max_positions) < 2:
             raise SpecError(
                 "learnable buckets need at least 2 buckets and 2 positions; got "
@@ -173,7 +175,7 @@ class LearnableBucketLandmark(PositionAdaptiveLandmark):
 class OriginalLandmark(LandmarkBank):
     """Landmarks gated by the causal mean of the document so far: `2 K d + 1` parameters.
 
-    Its ancestor averaged over future tokens and padding; this one sees the past only.
+    It sees the past only: no future token, no padding before the document.
     """
 
     def forward(
@@ -201,7 +203,8 @@ class PerLayerLandmark(nn.ModuleList):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(
-            OriginalLandmark(hidden_size, num_landmarks, scale, dropout) for _ in range(layers)
+            OriginalLandmark(hidden_size, num_landmarks, scale, dropout)
+            for _ in range(whole_number("layers", layers))
         )
 
     def forward(
@@ -209,7 +212,7 @@ class PerLayerLandmark(nn.ModuleList):
         hidden_states: Float[Tensor, "batch time dim"],
         positions: Int[Tensor, "#batch time"] | None = None,
         *,
-        site: int,
+        site: int = 0,
         history: PrefixSums | None = None,
     ) -> Float[Tensor, "batch time dim"]:
         """Apply the bank of block `site` to that block's output."""
@@ -238,7 +241,7 @@ class SharedLandmark(PositionAdaptiveLandmark):
             bucket_spacing,
             scale,
             dropout,
-            scales=layers,
+            scales=whole_number("layers", layers),
         )
 
 
@@ -246,13 +249,20 @@ def positions_or_arange(
     positions: Int[Tensor, "#batch time"] | None, hidden: Float[Tensor, "batch time dim"]
 ) -> Int[Tensor, "#batch time"]:
     """Return the positions given, or those of one whole unpadded document."""
+    require_tokens(hidden)
     if positions is None:
         return torch.arange(hidden.shape[1], device=hidden.device)[None]
     return positions
 
 
+def require_tokens(hidden: Float[Tensor, "batch time dim"]) -> None:
+    """Raise `SpecError` unless hidden states are those of a batch; fewer axes would broadcast."""
+    if hidden.ndim != 3:
+        shape = tuple(hidden.shape)
+        raise SpecError(f"hidden states must be (batch, time, dim); got {shape}; reshape them")
+
+
 def check_temperature(temperature: float, unit: str) -> None:
     """Raise SpecError unless the softness of learnable buckets is usable."""
-    if not 0 < temperature < inf:
-        raise SpecError(f"bucket temperature must be positive and finite; got {temperature}")
+    real_number("bucket temperature", temperature, "positive and finite")
     require_one_of("bucket temperature unit", unit, ("context", "bucket"))

@@ -12,18 +12,21 @@ from jaxtyping import Float
 from peft.tuners.lora.layer import LoraLayer, LoraVariant
 from torch import Tensor, nn
 
+from hylorada.adapters.offloading import resident
 from hylorada.adapters.position_bias import PositionGain
+from hylorada.adapters.shared import SharedState
 
 
 class LowRankUpdate:
     """`result + gain * s * B A drop(x)`, the part that LoRA and DoRA share."""
 
-    def __init__(self, gain: PositionGain | None) -> None:
+    def __init__(self, gain: PositionGain | None, state: SharedState | None = None) -> None:
         self.gain = gain
+        self.state = state
 
     def supports_lora_conversion(self) -> bool:
-        """Return whether plain LoRA can express the update: not where it depends on position."""
-        return self.gain is None
+        """Return whether PEFT may convert it to plain LoRA: not where landmarks or bias act."""
+        return self.state is None or self.state.is_inert()
 
     def low_rank(
         self, layer: LoraLayer, adapter: str, x: Tensor, down: Float[Tensor, "rank in_dim"]
@@ -41,10 +44,14 @@ class FastLora(LowRankUpdate, LoraVariant):
         self, module: LoraLayer, active_adapter: str, x: Tensor, result: Tensor, **_: Any
     ) -> Tensor:
         """Return the layer's output with the update added."""
-        down = module.lora_A[active_adapter].weight.to(result.dtype)
+        down = resident(module.lora_A[active_adapter]).to(result.dtype)
         low = self.low_rank(module, active_adapter, x, down)
-        up = module.lora_B[active_adapter].weight
+        up = resident(module.lora_B[active_adapter])
         return plus_update(result, low, up, module.scaling[active_adapter])
+
+    @staticmethod
+    def init(module: LoraLayer, adapter_name: str, **_: Any) -> None:
+        """Do nothing: there is no tensor beside the factors."""
 
     @staticmethod
     def merge_safe(module: LoraLayer, active_adapter: str, orig_weight: Tensor) -> Tensor:

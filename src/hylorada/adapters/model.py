@@ -1,6 +1,6 @@
 """`HyLoRADAModel`: PEFT's LoRA tuner with landmarks, position bias and shared factors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, cast
 
@@ -13,14 +13,16 @@ from transformers.pytorch_utils import Conv1D
 from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig, check_rank
 from hylorada.adapters.dora import FastDora
 from hylorada.adapters.lora import FastLora, LowRankUpdate
+from hylorada.adapters.offloading import require_present
 from hylorada.adapters.position_bias import PositionGain
 from hylorada.adapters.positions import PositionContext
 from hylorada.adapters.registration import register
 from hylorada.adapters.shared import SharedState
 from hylorada.adapters.sites import LandmarkSites
 from hylorada.adapters.tuner_state import StatefulTuner
-from hylorada.errors import SpecError
+from hylorada.errors import SpecError, UnsupportedModelError
 from hylorada.models.anatomy import (
+    Decoder,
     attention_projections,
     context_length,
     find_decoder,
@@ -56,16 +58,22 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         self, peft_config: HyLoRADAConfig, model_config: dict[str, Any]
     ) -> HyLoRADAConfig:
         if peft_config.target_modules is None and not peft_config.target_parameters:
-            peft_config.target_modules = attention_projections(self.model) or None
+            peft_config.target_modules = attention_projections(self.model)
+            if not peft_config.target_modules:
+                raise UnsupportedModelError(
+                    f"{type(self.model).__name__} has no linear layers inside attention modules (a "
+                    "recurrent model?); name target_modules, and set landmark_enabled=False and "
+                    "position_bias=False if it knows no token positions"
+                )
         peft_config = super()._prepare_adapter_config(peft_config, model_config)
         if peft_config.max_positions is None:
             peft_config.max_positions = context_length(self.model)
         if peft_config.landmark_enabled:
             name = peft_config.landmark_module or find_final_norm(self.model)
             modules = dict(self.model.named_modules())
-            if name not in modules:
+            if name not in modules or not find_decoder(self.model).holds(name):
                 raise SpecError(
-                    f"landmark_module must name a module of the model; got {name!r}; "
+                    f"landmark_module must name a module of the decoder; got {name!r}; "
                     f"{hint(name, modules)}leave it out to find the final norm"
                 )
             peft_config.landmark_module = name
@@ -90,15 +98,26 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         config = self.peft_config[adapter_name]
         layers = dict(self.lora_layers(adapter_name))
         for name, layer in layers.items():
+            require_present(layer.get_base_layer(), name)
             check_rank(layer.r[adapter_name], layer.in_features, layer.out_features, name)
         if config.keeps_state_on_the_tuner():
             decoder = find_decoder(self.model)
+            if config.position_bias:
+                self._require_inside(decoder, layers)
             state = SharedState(config, self.model, decoder, len(layers))
             state.take_factors(config.share_factors or "", adapter_name, layers, decoder)
             self.lora_shared[adapter_name] = state
         self._move_adapter_to_device_of_base_layer(adapter_name)
         self._use_fast_paths(adapter_name, layers)
         self._follow_mode(adapter_name, layers)
+
+    def _require_inside(self, decoder: Decoder, layers: Iterable[str]) -> None:
+        for name in layers:
+            if not decoder.holds(name):
+                raise SpecError(
+                    f"position_bias works inside the decoder, where tokens have positions; {name} "
+                    "is outside: leave it out of target_modules, or set position_bias=False"
+                )
 
     def shared_state(self, adapter_name: str) -> SharedState | None:
         """Return what the adapter trains beyond its LoRA layers, or None."""
@@ -119,7 +138,7 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
                 gain = None
                 if bias is not None:
                     gain = PositionGain(bias, index, adapter_name, self.positions)
-                layer.lora_variant[adapter_name] = fast(gain)
+                layer.lora_variant[adapter_name] = fast(gain, state)
             elif bias is not None:
                 raise SpecError(
                     f"position_bias works on linear layers with plain LoRA or DoRA; {name} is "
@@ -189,6 +208,22 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         if adapter_name in self.lora_shared and autocast_adapter_dtype:
             self.lora_shared[adapter_name].float()
 
+    @classmethod
+    def _convert_state_dict_for_initial_model(
+        cls, peft_model: Any, peft_config: Any, path: str, output_state_dict: Any, kwargs: Any
+    ) -> Any:
+        """Turn an adapter that began with a part of the weights into LoRA for the whole weights."""
+        if peft_config.keeps_state_on_the_tuner() or peft_config.use_dora:
+            raise SpecError(
+                "path_initial_model_for_weight_conversion converts LoRA factors only, and there "
+                "are landmarks, position bias, shared factors or DoRA's magnitudes; leave it out"
+            )
+        peft_config.init_lora_weights = True  # PEFT resets this for its own method only
+        peft_config.save_pretrained(path)
+        return super()._convert_state_dict_for_initial_model(
+            peft_model, peft_config, path, output_state_dict, kwargs
+        )
+
     # Merging
 
     def merge_adapter(
@@ -214,8 +249,8 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
             state = self.shared_state(name)
             if state is not None and not state.is_inert():
                 raise SpecError(
-                    f"adapter {name!r} cannot be merged: landmarks and position bias depend on "
-                    "the token's position; keep it unmerged, or remove it with unload()"
+                    f"adapter {name!r} cannot be merged: its landmarks, control or position bias "
+                    "are in no weight of the model; keep it unmerged, or remove it with unload()"
                 )
 
     def add_weighted_adapter(
@@ -223,10 +258,10 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
     ) -> None:
         """Combine adapters by weight: defined where LoRA factors are all there is."""
         for name in adapters:
-            if name in self.lora_shared:
+            if name in self.lora_shared or self.peft_config[name].use_dora:
                 raise SpecError(
                     f"weighted adapters combine LoRA factors only; adapter {name!r} also has "
-                    "landmarks, position bias or shared factors"
+                    "landmarks, position bias, shared factors or DoRA's magnitudes"
                 )
         super().add_weighted_adapter(adapters, weights, adapter_name, **kwargs)
         # PEFT writes the scaling into the new factors and forgets that rsLoRA would apply another.

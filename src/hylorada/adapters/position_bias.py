@@ -26,19 +26,18 @@ class PositionBias(nn.Module):
         self.gates = nn.Parameter(torch.zeros(layers))
 
     def forward(
-        self, positions: Int[Tensor, "#batch time"]
-    ) -> Float[Tensor, " layers #batch time"]:
-        """Return the factor by which each layer scales its update at each position."""
-        return self.factors(self.bounded(positions))
+        self, positions: Int[Tensor, "#batch time"], sequences: int, rank: int
+    ) -> Float[Tensor, "layers tokens rank"]:
+        """Return the factor of every layer at each token of `sequences`, in `rank` equal columns.
 
-    def bounded(self, positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return `tanh(b[bucket(p)])`."""
-        return torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
-
-    def factors(self, bias: Float[Tensor, "*shape"]) -> Float[Tensor, " layers *shape"]:
-        """Return `1 + sigmoid(g_l) * bias` of every layer, as one outer product."""
+        Repeated here, once for all layers: a CPU is slow at a product that repeats a number along
+        short rows, and at the sum over them in its gradient.
+        """
+        bias = torch.tanh(self.table)[read_bucket(self.bucket_of_position, positions)]
+        repeated = bias[..., None].expand(sequences, -1, rank).reshape(-1)
         one = self.gates.new_ones(())
-        return torch.addr(one, torch.sigmoid(self.gates), bias.flatten()).view(-1, *bias.shape)
+        factors = torch.addr(one, torch.sigmoid(self.gates), repeated)  # all layers in one product
+        return factors.view(len(self.gates), -1, rank)
 
 
 class PositionGain:
@@ -57,13 +56,13 @@ class PositionGain:
         self.context = context
 
     def __call__(
-        self, x: Float[Tensor, "*batch time in_dim"], rank: int
+        self, x: Float[Tensor, "*batch in_dim"], rank: int
     ) -> Float[Tensor, "tokens rank"]:
         """Return the factor of each token of `x`, repeated in `rank` columns.
 
         `x` holds the sequences that the adapter serves.
         """
-        positions = self.context.require(x.shape[-2])
+        positions = self.context.require(x)
         key = (self.adapter, rank, x.dtype, x.device)
         if key not in self.context.derived:
             self.context.derived[key] = self._of_all_layers(positions, x, rank)
@@ -71,16 +70,12 @@ class PositionGain:
         return factor
 
     def _of_all_layers(self, positions: Tensor, x: Tensor, rank: int) -> Any:
-        """Return the factors of every layer.
-
-        Repeated here, once for all of them: a CPU is slow at a product that repeats a number along
-        short rows, and at the sum over them in its gradient.
-        """
+        """Return the factors of every layer."""
         served = self.context.rows(self.adapter)
         if served is not None and len(positions) > 1:
             positions = positions[served]
-        bias = self.bias.bounded(positions.to(x.device))[..., None]
-        repeated = bias.expand(x.shape[:-2].numel(), -1, rank)
-        by_token = self.bias.factors(repeated).to(x.dtype).flatten(1, 2)
+        sequences = x.shape[:-1].numel() // positions.shape[-1]
+        positions = positions.to(self.bias.bucket_of_position.device)
+        by_token = self.bias(positions, sequences, rank).to(x.device, x.dtype)
         # Compiled blocks of all layers are one graph only if the layer indexes a tensor.
         return by_token if torch.compiler.is_compiling() else by_token.unbind()

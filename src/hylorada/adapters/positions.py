@@ -8,10 +8,11 @@ and packed batches agree. Nothing falls back silently: without positions there i
 import inspect
 from collections.abc import Callable, Hashable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache
@@ -36,6 +37,8 @@ class PositionContext:
         self.handles: list[RemovableHandle] = []
         self.arguments: list[str] = []
         self.checkpointed: list[nn.Module] = []
+        self.running = False
+        self.thread: int | None = None
 
     def attach(self, decoder: Decoder) -> None:
         """Listen to the decoder and its blocks."""
@@ -61,6 +64,10 @@ class PositionContext:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        for layer in self.checkpointed:
+            inner = getattr(layer, "_gradient_checkpointing_func", None)
+            if isinstance(inner, CheckpointWithPositions) and inner.context is self:
+                _set_checkpointing(layer, inner.inner)
 
     def rows(self, adapter: str) -> list[int] | None:
         """Return the sequences of a mixed batch that `adapter` serves, or None for all."""
@@ -73,21 +80,26 @@ class PositionContext:
         self.current = positions
         self.derived = {}
 
-    def require(self, length: int) -> Positions:
-        """Return the positions of the `length` tokens in flight, or say why they are unknown."""
+    def require(self, tokens: Float[Tensor, "*batch dim"]) -> Positions:
+        """Return the positions of the tokens in flight, or say why they are unknown.
+
+        A matrix holds the tokens of all sequences, one after another, as in OPT's MLP.
+        """
         if self.current is None:
             raise UnsupportedModelError(
-                "token positions are unknown here: call the model through model(...), "
-                "not through a decoder's forward"
+                "token positions are unknown here: call the model through model(...), not through "
+                "a decoder's forward, and checkpoint with model.gradient_checkpointing_enable()"
             )
-        if self.current.shape[-1] != length:
+        known, length = self.current.shape[-1], tokens.shape[-2]
+        if length % known if tokens.ndim == 2 else length != known:
             raise UnsupportedModelError(
-                f"got {self.current.shape[-1]} positions for {length} tokens; pass position_ids "
-                "of the input's own length"
+                f"got {known} positions for {length} tokens; pass position_ids of the input's own "
+                "length"
             )
         return self.current
 
     def _enter_decoder(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._take_turn()
         inputs = dict(zip(self.arguments, args, strict=False)) | kwargs
         self.start(resolve_positions(inputs))
         self.cache = None
@@ -96,8 +108,22 @@ class PositionContext:
                 self._carry_into_recomputation(layer)
 
     def _leave_decoder(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self.running and self.thread != get_ident():
+            return  # refused by _take_turn
+        self.running = False
         self.start(None)
         self.cache = None
+
+    def _take_turn(self) -> None:
+        """Refuse a pass while another thread is in one: its positions would be mixed up."""
+        if torch.compiler.is_compiling():
+            return
+        if self.running and self.thread != get_ident():
+            raise UnsupportedModelError(
+                "a model with landmarks or position bias serves one forward pass at a time, and "
+                "another thread is in one; give each thread a copy.deepcopy of the model"
+            )
+        self.running, self.thread = True, get_ident()
 
     def _enter_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         for value in (*kwargs.values(), *args):
@@ -112,10 +138,7 @@ class PositionContext:
         """
         inner = getattr(layer, "_gradient_checkpointing_func", None)
         if inner is not None and not isinstance(inner, CheckpointWithPositions):
-            # Past nn.Module's bookkeeping: a function, not a parameter or a module.
-            object.__setattr__(
-                layer, "_gradient_checkpointing_func", CheckpointWithPositions(self, inner)
-            )
+            _set_checkpointing(layer, CheckpointWithPositions(self, inner))
 
 
 class CheckpointWithPositions:
@@ -136,6 +159,11 @@ class CheckpointWithPositions:
             return function(*args)
         finally:
             self.context.current, self.context.derived = outside, derived
+
+
+def _set_checkpointing(layer: nn.Module, function: Callable[..., Any]) -> None:
+    """Set it past nn.Module's bookkeeping: a function, not a parameter or a module."""
+    object.__setattr__(layer, "_gradient_checkpointing_func", function)
 
 
 def resolve_positions(inputs: dict[str, Any]) -> Positions | None:

@@ -53,10 +53,27 @@ def adapter_keys(model: nn.Module, adapter_name: str) -> set[str]:
     return set(_filter_state_dict_by_key_prefixes(model.state_dict(), prefixes))
 
 
+def base_keys(model: Any, adapter_name: str) -> set[str]:
+    """Return the keys of the base model's tensors that an adapter may be stored with.
+
+    PEFT stores biases that train, and embeddings of a vocabulary that may have changed.
+    """
+    biases = getattr(model.peft_config[adapter_name], "bias", "none") != "none"
+    asked = (getattr(model, f"get_{side}_embeddings", None) for side in ("input", "output"))
+    embeddings = [ask() for ask in asked if ask is not None]
+    names = [f"{name}." for name, m in model.named_modules() if any(m is e for e in embeddings)]
+    return {
+        key
+        for key in model.state_dict()
+        if (biases and key.endswith(".bias")) or key.startswith(tuple(names))
+    }
+
+
 def require_complete(model: nn.Module, adapter_name: str, stored: Collection[str]) -> None:
     """Refuse a checkpoint with missing or unexpected tensors; PEFT drops them silently."""
-    missing = sorted(adapter_keys(model, adapter_name) - set(stored))
-    unexpected = sorted(set(stored) - set(model.state_dict()))
+    own = adapter_keys(model, adapter_name)
+    missing = sorted(own - set(stored))
+    unexpected = sorted(set(stored) - own - base_keys(model, adapter_name))
     for kind, keys in (("lacks", missing), ("has unexpected", unexpected)):
         if keys:
             raise CheckpointError(

@@ -43,9 +43,9 @@ def factored_row_square(
 ) -> Float[Tensor, " out_dim"]:
     """Return `|W|^2 + <wide, 2 A W^T + A A^T wide>` per column of `wide = s B^T`, never below 0.
 
-    `frozen_product` is `A W^T`. All is float32 but for that product, which the frozen layer
-    computes in its own dtype. A is copied, because some CPUs round `A A^T` by the address of A, and
-    one that was mapped from a file begins anywhere.
+    `frozen_product` is `A W^T`. The sums are float32; that product and the factors come in the
+    dtypes of the frozen layer and of the activations. A is copied, because some CPUs round `A A^T`
+    by the address of A, and one that was mapped from a file begins anywhere.
     """
     down, wide = down.to(torch.float32, copy=True), wide.float()
     inner = torch.addmm(frozen_product.float(), down @ down.t(), wide, beta=2)

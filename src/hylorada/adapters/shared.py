@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.adapters.designs import build_landmarks
+from hylorada.adapters.offloading import resident
 from hylorada.adapters.position_bias import PositionBias
 from hylorada.models.anatomy import Decoder, hidden_size
 
@@ -25,10 +26,11 @@ class SharedState(nn.Module):
     ) -> None:
         super().__init__()
         self.design = config.landmark_design if config.landmark_enabled else None
+        self.width = hidden_size(model)
         self.landmarks: nn.Module | None = None
         self.position_bias: PositionBias | None = None
         if config.landmark_enabled:
-            self.landmarks = build_landmarks(config, hidden_size(model), len(decoder.layers))
+            self.landmarks = build_landmarks(config, self.width, len(decoder.layers))
         self.factors = nn.ParameterDict()
         if config.position_bias:
             assert config.max_positions is not None, "it is resolved before modules are built"
@@ -83,7 +85,7 @@ class SharedFactor(nn.Module):
     @property
     def weight(self) -> Tensor:
         """Return the one shared weight."""
-        return self.store[self.key]
+        return resident(self.store, self.key)
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
         """Apply the shared weight as a linear map."""

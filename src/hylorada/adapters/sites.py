@@ -55,7 +55,13 @@ class LandmarkSites:
     def _start(self, module: nn.Module, args: Any) -> None:
         self.norm_calls = 0
 
-    def _after_norm(self, adapter: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def _after_norm(self, adapter: str, module: nn.Module, args: Any, output: Any) -> Tensor:
+        width = self.states[adapter].width
+        if not isinstance(output, Tensor) or output.shape[-1] != width:
+            raise UnsupportedModelError(
+                f"landmark_module must return hidden states {width} wide; "
+                f"{type(module).__name__} does not: leave it out to find the final norm"
+            )
         if self.norm_calls == self.norms:
             raise UnsupportedModelError(
                 "this model uses its final norm more than once in a pass; name another module in "
@@ -78,12 +84,15 @@ class LandmarkSites:
             return hidden
         state = self.states[adapter]
         assert state.landmarks is not None, "only adapters with landmarks are listened for"
-        positions = self.context.require(hidden.shape[1]).to(hidden.device)
+        # Blocks may lie on several devices, a shared bank on one.
+        home = next(state.landmarks.parameters()).device
+        home = hidden.device if home.type == "meta" else home  # offloaded, and fetched by the call
+        positions = self.context.require(hidden).to(home)
         extra: dict[str, Any] = {} if site is None else {"site": site}
         if state.design in READS_THE_PAST and self.context.cache is not None:
             owner = (adapter, site)
             extra["history"] = PrefixSums.of(self.context.cache, owner, self.model_layers)
-        changed = state.landmarks(hidden, positions, **extra)
+        changed = state.landmarks(hidden.to(home), positions, **extra).to(hidden.device)
         if rows is None:
             return changed
         # The whole batch went in, so that a history keeps the rows that beam search reorders.

@@ -45,17 +45,21 @@ class StatefulTuner(BaseTuner):
         if self.state_name not in self._modules:
             self.add_module(self.state_name, nn.ModuleDict())
         # What is found in the model is filled in; the caller's configuration may serve another.
-        config = copy.copy(self.peft_config[adapter_name])
+        given = self.peft_config[adapter_name]
+        config = copy.copy(given)
         self.peft_config[adapter_name] = config
         flags = [(parameter, parameter.requires_grad) for parameter in self.parameters()]
+        self._detach()  # PEFT copies modules to save with the hooks they carry
         try:
             super().inject_adapter(model, adapter_name, *args, **kwargs)
             self._add_state(adapter_name)
             self._attach()
-        except ValueError:  # a setting, a checkpoint, or PEFT's own refusal
+        except Exception:
             self._withdraw(adapter_name)
             _restore(flags)
             raise
+        if config == given:  # nothing was: then it is the caller's, as in PEFT
+            self.peft_config[adapter_name] = given
         self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
         if len(self.peft_config) > 1:  # the first one freezes the model
             _restore(flags)
@@ -113,7 +117,8 @@ class StatefulTuner(BaseTuner):
             return
         state = states[adapter_name]
         if not any(parameter.is_meta for parameter in state.parameters()):
-            state.to(device or next(self.model.parameters()).device)
+            present = (p.device for p in self.model.parameters() if not p.is_meta)  # not offloaded
+            state.to(device or next(present, "cpu"))
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:

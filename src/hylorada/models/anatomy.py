@@ -1,6 +1,8 @@
 """Where things are in a causal language model, found from its module tree, not from names."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedConfig
@@ -32,6 +34,10 @@ class Decoder:
     def block_name(self, index: int) -> str:
         """Return the full name of a block."""
         return ".".join(filter(None, (self.name, self.layers_name, str(index))))
+
+    def holds(self, module_name: str) -> bool:
+        """Return whether a module lies inside the decoder."""
+        return not self.name or module_name.startswith(f"{self.name}.")
 
     def layer_of(self, module_name: str) -> int | None:
         """Return the index of the block a module lies in, or None outside the stack."""
@@ -68,7 +74,7 @@ def find_final_norm(model: nn.Module) -> str:
     for name, child in decoder.module.named_children():
         if name == decoder.layers_name:
             side = after
-        elif "norm" in type(child).__name__.lower() and not _follows_embedding(name):
+        elif "norm" in type(_unwrapped(child)).__name__.lower() and not _follows_embedding(name):
             side.append(name)
     candidates = after or before
     if not candidates:
@@ -80,12 +86,15 @@ def find_final_norm(model: nn.Module) -> str:
 
 
 def attention_projections(model: nn.Module) -> set[str]:
-    """Return the names, within a block, of the linear layers inside attention modules."""
+    """Return the names, within a block, of the linear layers inside attention modules.
+
+    A layer that PEFT has wrapped counts as what it wraps.
+    """
     decoder = find_decoder(model)
     return {
         name
         for block in decoder.layers
-        for name, module in block.named_modules()
+        for name, module in _named_modules(block)
         if is_linear(module) and any("attn" in p or "attention" in p for p in name.split(".")[:-1])
     }
 
@@ -117,6 +126,30 @@ def _text_config(model: nn.Module) -> PreTrainedConfig:
         )
     text: PreTrainedConfig = config.get_text_config()
     return text
+
+
+def _named_modules(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules of a tree and their names; what PEFT has wrapped has no parts."""
+    inner = _unwrapped(module)
+    yield name, inner
+    if inner is module:
+        for part, child in module.named_children():
+            yield from _named_modules(child, ".".join(filter(None, (name, part))))
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return the model's own module inside PEFT's layers and wrappers.
+
+    They are known by what they offer: importing PEFT here would import the adapters, and those
+    this file.
+    """
+    inner: Any = module
+    if hasattr(module, "get_base_layer"):
+        inner = cast(Any, module).get_base_layer()
+    elif hasattr(module, "original_module"):
+        inner = module.original_module
+    assert isinstance(inner, nn.Module), "PEFT wraps modules only"
+    return inner if inner is module else _unwrapped(inner)
 
 
 def _is_leaf(module: nn.Module) -> bool:

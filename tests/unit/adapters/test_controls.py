@@ -1,10 +1,14 @@
 """Controls: sizes, formulas by hand, and a start that changes nothing where it should."""
 
+from typing import Any
+
+import jaxtyping
 import pytest
 import torch
 from torch import nn
 
-from hylorada.adapters.controls import Bias, LowRank, NormGain, Static
+from hylorada import SpecError
+from hylorada.adapters.controls import CONTROLS, Bias, LowRank, NormGain, Static
 
 
 def states() -> torch.Tensor:
@@ -55,3 +59,37 @@ def test_a_control_keeps_the_dtype_and_ignores_positions(module: nn.Module) -> N
     low = states().bfloat16()
     assert module(low).dtype == torch.bfloat16
     assert torch.equal(module(low, torch.tensor([[5, 6]])), module(low))
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave types and shapes to the library, as they are outside the tests."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("value", "rule"), [(0, "at least 1"), (2.5, "a whole number"), (True, "a whole number")]
+)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_size_that_is_no_whole_number_is_refused(name: str, value: object, rule: str) -> None:
+    control: Any = CONTROLS[name]
+    rank = {"rank": 2} if name == "low_rank" else {}
+    with pytest.raises(SpecError, match=f"hidden_size must be {rule}.*; got {value}"):
+        control(value, **rank)
+    for size in rank:
+        with pytest.raises(SpecError, match=f"rank must be {rule}.*; got {value}"):
+            control(3, **{size: value})
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.1])
+def test_a_scale_that_is_not_finite_or_negative_is_refused(scale: float) -> None:
+    with pytest.raises(SpecError, match=f"landmark scale must be .*; got {scale}"):
+        Static(3, scale)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("module", [Bias(3), Static(3), LowRank(3, 2), NormGain(3)])
+def test_states_that_are_no_batch_of_tokens_are_refused(module: nn.Module) -> None:
+    with pytest.raises(SpecError, match=r"must be \(batch, time, dim\); got \(2, 3\)"):
+        module(states()[0])

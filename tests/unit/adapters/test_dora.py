@@ -124,6 +124,28 @@ def test_weights_written_behind_autograd_are_seen_by_the_next_pass_of_several_to
         assert torch.equal(layer(x), after)
 
 
+def test_a_frozen_weight_with_other_data_has_another_norm() -> None:
+    """PiSSA, `vector_to_parameters` and the like give a parameter other data, not a new version."""
+    layer = dora_layer().eval()
+    x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
+    with torch.no_grad():
+        layer(x)
+        layer.base_layer.weight.data = 3 * layer.base_layer.weight.data
+        found = layer(x)
+        layer.lora_variant["default"] = FastDora(None)
+        assert torch.equal(layer(x), found)
+
+
+def test_a_layer_made_in_inference_mode_works_there() -> None:
+    x = torch.randn(2, 5, 13, generator=generator(0, "inputs"))
+    expected = dora_layer().eval()(x)
+    with torch.inference_mode():
+        layer = dora_layer().eval()
+        for _ in range(2):
+            torch.testing.assert_close(layer(x), expected.detach())
+        torch.testing.assert_close(layer(x[:, :1]), expected[:, :1].detach())
+
+
 def test_each_dtype_has_its_own_norm() -> None:
     layer = dora_layer().eval()
     x = torch.randn(1, 1, 13, generator=generator(0, "inputs"))

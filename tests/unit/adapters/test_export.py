@@ -52,6 +52,21 @@ def test_an_adapter_is_chosen_by_name(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("combination", ["svd", "cat", "linear"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_mixture_of_adapters_is_exported(family: str, combination: str, tmp_path: Path) -> None:
+    model = add_second(adapt(family, **PLAIN), **PLAIN)
+    model.base_model.add_weighted_adapter(
+        ["default", "second"], [0.7, 0.3], "mixture", combination_type=combination
+    )
+    export_lora(model, tmp_path, "mixture")
+    model.set_adapter("mixture")
+    loaded = PeftModel.from_pretrained(build(family), tmp_path).eval()
+    torch.testing.assert_close(
+        logits(loaded, tokens()), logits(model, tokens()), atol=1e-5, rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"landmark_enabled": False}, {"position_bias": False}], ids=str
 )

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, StaticCache
 
+from hylorada import UnsupportedModelError
 from hylorada.adapters.history import PrefixSums, causal_mean
 from hylorada.seeds import generator
+from tests.families import adapt, logits, tokens
 from tests.reference import landmarks as reference
 
 
@@ -108,3 +110,40 @@ def test_sums_follow_their_cache_through_beam_search_and_cropping() -> None:
     assert past.shape == (4, 3, 1)
     cache.reset()
     assert sums.past() is None
+
+
+def test_sums_lie_behind_the_layers_that_an_early_exit_runs() -> None:
+    cache = DynamicCache(config=CONFIG)
+    sums = PrefixSums.of(cache, "one", model_layers=5)
+    assert cache.layers.index(sums) == 2
+    assert PrefixSums.of(cache, "one", model_layers=5) is sums
+    assert PrefixSums.of(cache, "two", model_layers=5) is not sums
+
+
+def test_keys_of_a_block_without_a_layer_are_refused() -> None:
+    cache = DynamicCache(config=CONFIG)
+    PrefixSums.of(cache, "one", model_layers=3)
+    keys = torch.zeros(1, 2, 1, 4)
+    with pytest.raises(UnsupportedModelError, match="a layer for every block"):
+        cache.update(keys, keys, 2)
+
+
+@pytest.mark.parametrize("design", ["original", "per_layer"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_an_early_exit_as_the_assistant_changes_no_token(family: str, design: str) -> None:
+    model = adapt(family, landmark_design=design)
+    prompt = tokens(1, 12)
+    plain = model.generate(prompt, max_new_tokens=8, do_sample=False)
+    assisted = model.generate(prompt, max_new_tokens=8, do_sample=False, assistant_early_exit=2)
+    assert assisted.tolist() == plain.tolist()
+
+
+@pytest.mark.parametrize("design", ["original", "per_layer"])
+def test_an_early_exit_decodes_with_a_cache_as_without(design: str) -> None:
+    model = adapt("llama", landmark_design=design)
+    text = tokens(1, 9)
+    model.config.num_hidden_layers = 2
+    whole = logits(model, text, use_cache=False)
+    cache = DynamicCache(config=model.config)
+    pieces = [logits(model, piece, past_key_values=cache) for piece in text.split([4, 1, 3, 1], 1)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-4, rtol=1e-4)

@@ -1,5 +1,9 @@
 """Landmark modules: sizes, formulas against float64, and boundaries that learn."""
 
+from typing import Any
+
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -223,9 +227,74 @@ def test_a_temperature_may_be_given_in_bucket_widths() -> None:
         (lambda: LearnableBucketLandmark(4, unit="token"), "context, bucket; got 'token'"),
         (lambda: OriginalLandmark(4, 1), "at least 2; got 1"),
         (lambda: PerLayerLandmark(2, 4, 1), "at least 2; got 1"),
+        (lambda: PerLayerLandmark(0, 4), "layers must be at least 1; got 0"),
+        (lambda: SharedLandmark(0, 4), "layers must be at least 1; got 0"),
+        (lambda: LandmarkLoRA(4, scales=0), "scales must be at least 1; got 0"),
+        (lambda: LandmarkLoRA(4, scale=float("nan")), "scale must be a number; got nan"),
+        (lambda: LandmarkLoRA(4, scale=float("inf")), "scale must be finite .*; got inf"),
+        (lambda: PerLayerLandmark(2, 4, scale=-0.1), "scale must be .* not negative; got -0.1"),
     ],
 )
 def test_a_setting_that_could_not_train_is_refused(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(SpecError, match=message):
         build()
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave types and shapes to the library, as they are outside the tests."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("value", [2.5, 8.0, True, "8", None])
+@pytest.mark.parametrize(
+    ("module", "sizes"),
+    [
+        (LandmarkLoRA, ["hidden_size", "num_landmarks", "num_buckets", "max_positions"]),
+        (LearnableBucketLandmark, ["hidden_size", "num_landmarks", "num_buckets", "max_positions"]),
+        (OriginalLandmark, ["hidden_size", "num_landmarks"]),
+        (PerLayerLandmark, ["layers", "hidden_size", "num_landmarks"]),
+        (SharedLandmark, ["layers", "hidden_size", "num_landmarks"]),
+    ],
+)
+def test_a_size_that_is_no_whole_number_is_refused(
+    module: Any, sizes: list[str], value: object
+) -> None:
+    whole: dict[str, Any] = dict.fromkeys(["hidden_size", *sizes], 4)
+    for size in sizes:
+        with pytest.raises(SpecError, match="must be a whole number of at least 1; got"):
+            module(**whole | {size: value})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_sizes_of_numpy_are_sizes() -> None:
+    module: Any = LearnableBucketLandmark
+    assert module(np.int64(5), np.int64(2), np.int64(4), np.int32(8))(hidden()).shape == (2, 7, 5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (1, 2, 3, 5)], ids=str)
+@pytest.mark.parametrize(
+    "module",
+    [
+        LandmarkLoRA(5),
+        LearnableBucketLandmark(5),
+        OriginalLandmark(5),
+        PerLayerLandmark(2, 5),
+        SharedLandmark(2, 5),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_states_that_are_no_batch_of_tokens_are_refused(
+    module: nn.Module, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(SpecError, match=r"must be \(batch, time, dim\); got") as refusal:
+        module(torch.zeros(shape))
+    assert str(shape) in str(refusal.value)
+
+
+@pytest.mark.parametrize("module", [PerLayerLandmark(2, 5), SharedLandmark(2, 5)])
+def test_the_first_block_is_the_default(module: nn.Module) -> None:
+    assert torch.equal(module(hidden()), module(hidden(), site=0))

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, get_peft_model, inject_adapter_in_model
+from peft import (
+    EvaConfig,
+    PeftModel,
+    get_peft_model,
+    initialize_lora_eva_weights,
+    inject_adapter_in_model,
+)
 from peft.tuners.lora.layer import LoraLayer
 from peft.utils.hotswap import hotswap_adapter
 from safetensors.torch import load_file, save_file
@@ -39,7 +45,7 @@ def test_a_rank_above_the_smaller_side_is_refused() -> None:
         ({"target_modules": ["q_proj", "input_layernorm"]}, "LlamaRMSNorm.* is not supported"),
         (
             {"landmark_module": "model.nrm"},
-            "must name a module of the model; got 'model.nrm'; did you mean 'model.norm'?",
+            "must name a module of the decoder; got 'model.nrm'; did you mean 'model.norm'?",
         ),
     ],
     ids=str,
@@ -74,6 +80,45 @@ def test_a_rank_above_the_smaller_side_in_a_pattern_is_refused() -> None:
 def test_a_position_bias_on_an_embedding_is_refused_with_a_repair() -> None:
     with pytest.raises(SpecError, match=r"embed_tokens is another kind .*position_bias=False"):
         adapt("llama", target_modules=["embed_tokens"])
+
+
+def test_a_position_bias_outside_the_decoder_is_refused_with_a_repair() -> None:
+    with pytest.raises(SpecError, match=r"lm_head is outside: .* or set position_bias=False"):
+        adapt("llama", target_modules=["q_proj", "lm_head"])
+    model = adapt("llama", target_modules=["q_proj", "lm_head"], position_bias=False)
+    assert logits(model, tokens()).isfinite().all()
+
+
+def test_landmarks_outside_the_decoder_are_refused() -> None:
+    with pytest.raises(SpecError, match="a module of the decoder; got 'lm_head'"):
+        adapt("llama", landmark_module="lm_head")
+
+
+@pytest.mark.parametrize("name", ["q_proj", None])
+def test_an_adapter_that_cannot_be_built_leaves_the_model_as_it_was(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    base = build("llama")
+    monkeypatch.setattr("hylorada.adapters.model.SharedState", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        get_peft_model(base, settings(target_modules=name and [name]))
+    assert not any(isinstance(module, LoraLayer) for module in base.modules())
+
+
+def test_starts_from_data_choose_the_ranks_of_plain_layers() -> None:
+    model = get_peft_model(
+        build("llama"),
+        settings(init_lora_weights="eva", eva_config=EvaConfig(rho=2.0), **PLAIN),
+        low_cpu_mem_usage=True,
+    )
+    data = [{"input_ids": tokens(seed=seed)} for seed in range(8)]
+    initialize_lora_eva_weights(model, data, show_progress_bar=False)
+    ranks = {layer.r["default"] for _, layer in model.base_model.lora_layers("default")}
+    assert len(ranks) > 1
+    torch.testing.assert_close(logits(model.eval(), tokens()), logits(build("llama"), tokens()))
 
 
 def test_an_embedding_without_a_position_bias_is_adapted() -> None:
@@ -155,6 +200,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(
         "base_model.lora_shared.landmarks.extra",
         "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight",
         "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight",
+        "base_model.model.model.layers.0.mlp.up_proj.weight",
     ],
 )
 def test_a_checkpoint_with_an_unexpected_tensor_is_refused(name: str, tmp_path: Path) -> None:

@@ -84,9 +84,11 @@ def test_positions_are_found_from(case: str) -> None:
 def test_positions_of_another_length_are_refused_with_a_repair() -> None:
     context = PositionContext()
     context.current = torch.zeros(1, 3, dtype=torch.long)
-    assert context.require(3) is context.current
-    with pytest.raises(UnsupportedModelError, match=r"got 3 positions for 5 tokens; pass position"):
-        context.require(5)
+    assert context.require(torch.zeros(2, 3, 7)) is context.current
+    assert context.require(torch.zeros(6, 7)) is context.current  # two sequences in one matrix
+    for given in (torch.zeros(2, 5, 7), torch.zeros(5, 7)):
+        with pytest.raises(UnsupportedModelError, match=r"got 3 positions for 5 tokens; pass pos"):
+            context.require(given)
 
 
 @pytest.mark.parametrize(

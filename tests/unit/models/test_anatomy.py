@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from peft import IA3Config, LNTuningConfig, LoraConfig, PeftConfig, get_peft_model
 from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM
 from transformers.pytorch_utils import Conv1D
@@ -17,7 +18,7 @@ from hylorada.models.anatomy import (
     hidden_size,
     is_linear,
 )
-from tests.families import CONTEXT, FAMILIES, GATED, HIDDEN, LAYERS, build
+from tests.families import CONTEXT, FAMILIES, GATED, HIDDEN, LAYERS, adapt, add_second, build
 
 FINAL_NORMS = {
     "gpt2": "transformer.ln_f",
@@ -51,6 +52,46 @@ def test_every_family_shows_its_stack_norm_and_projections(family: str) -> None:
     assert find_final_norm(model) == FINAL_NORMS[family]
     assert attention_projections(model) == PROJECTIONS.get(family, SEPARATE)
     assert hidden_size(model) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LoraConfig(target_modules=["q_proj", "o_proj"], use_dora=True),
+        LoraConfig(target_modules=["v_proj"], modules_to_save=["q_proj"]),
+        IA3Config(target_modules=["k_proj"], feedforward_modules=[]),
+    ],
+    ids=["dora", "saved", "ia3"],
+)
+def test_a_layer_that_peft_has_wrapped_counts_as_what_it_wraps(config: PeftConfig) -> None:
+    model = build("llama")
+    get_peft_model(model, config)
+    assert attention_projections(model) == SEPARATE
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"), [("llama", SEPARATE), ("gpt2", PROJECTIONS["gpt2"])]
+)
+def test_a_second_adapter_finds_the_projections_of_the_first(
+    family: str, expected: set[str]
+) -> None:
+    model = add_second(adapt(family, use_dora=True, share_factors="A"))
+    assert model.peft_config["second"].target_modules == expected
+
+
+@pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning")
+@pytest.mark.parametrize(
+    "config",
+    [
+        LoraConfig(target_modules=["q_proj"], modules_to_save=["norm"]),
+        LNTuningConfig(target_modules=["norm"]),
+    ],
+    ids=["saved", "tuned"],
+)
+def test_a_final_norm_that_peft_has_wrapped_is_found(config: PeftConfig) -> None:
+    model = build("llama")
+    get_peft_model(model, config)
+    assert find_final_norm(model) == "model.norm"
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bloom"])
