@@ -1,4 +1,4 @@
-# Each target sets up what it needs: a virtual environment in .venv, with the CPU build of torch first.
+# Each target sets up what it needs: a virtual environment in .venv, with torch first, so that its open range in pyproject.toml settles on the version below.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
