@@ -4,7 +4,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from peft import LoraConfig, PeftType
@@ -109,12 +108,6 @@ def test_a_value_that_breaks_a_rule_is_refused(changes: dict[str, Any], message:
 def test_a_number_that_is_not_finite_is_refused(field: str) -> None:
     with pytest.raises(SpecError, match=f"{field.removeprefix('bucket_')}.*got inf"):
         HyLoRADAConfig(**dict[str, Any]({field: INFINITY}))
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave types to the library, as they are outside the tests."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")

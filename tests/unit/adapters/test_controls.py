@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -59,12 +58,6 @@ def test_a_control_keeps_the_dtype_and_ignores_positions(module: nn.Module) -> N
     low = states().bfloat16()
     assert module(low).dtype == torch.bfloat16
     assert torch.equal(module(low, torch.tensor([[5, 6]])), module(low))
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave types and shapes to the library, as they are outside the tests."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -239,12 +238,6 @@ def test_a_setting_that_could_not_train_is_refused(build: object, message: str) 
     assert callable(build)
     with pytest.raises(SpecError, match=message):
         build()
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave types and shapes to the library, as they are outside the tests."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")
