@@ -242,8 +242,10 @@ def test_a_cached_left_padded_batch_agrees_in_pieces() -> None:
     ],
     ids=["mamba", "rwkv"],
 )
-def test_a_recurrent_model_is_refused_in_one_line(model: nn.Module) -> None:
-    targets = ["in_proj", "key"]
+@pytest.mark.parametrize("targets", [["in_proj", "key"], None], ids=["named", "default"])
+def test_a_recurrent_model_is_refused_in_one_line(
+    model: nn.Module, targets: list[str] | None
+) -> None:
     with pytest.raises(UnsupportedModelError, match="recurrent") as refusal:
         adapt("", base=model, target_modules=targets)
     assert "\n" not in str(refusal.value)
