@@ -117,8 +117,9 @@ class StatefulTuner(BaseTuner):
             return
         state = states[adapter_name]
         if not any(parameter.is_meta for parameter in state.parameters()):
-            present = (p.device for p in self.model.parameters() if not p.is_meta)  # not offloaded
-            state.to(device or next(present, "cpu"))
+            devices = [parameter.device for parameter in self.model.parameters()]
+            present = [place for place in devices if place.type != "meta"]  # not offloaded
+            state.to(device or (present or devices)[0])
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from peft.utils.error import NoMatchingPeftModuleError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pytorch_utils import Conv1D
 
 from hylorada.adapters.config import HyLoRADAConfig
 from hylorada.errors import CheckpointError, SpecError
 from hylorada.experiments.config import DataSection, TrainConfig
+from hylorada.models.anatomy import is_linear
 from hylorada.models.pretrained import LoadedModel, load
 from hylorada.seeds import derived_seed, generator
 from hylorada.text.batches import PackedBlocks, PackedDocuments, PaddedDocuments, pad_documents
@@ -93,11 +93,7 @@ def _wrapped(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
 
 def _linear_names(model: PreTrainedModel) -> list[str]:
     """Return the last parts of the names of all modules that LoRA can adapt."""
-    found = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    }
+    found = {name.rpartition(".")[2] for name, module in model.named_modules() if is_linear(module)}
     return sorted(found)
 
 

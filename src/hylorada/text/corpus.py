@@ -1,17 +1,15 @@
 """Documents from the embedded corpus, files or the hub, split disjointly by document."""
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hylorada.errors import SpecError
 from hylorada.files import embedded
 from hylorada.names import hint, require_no_path, require_one_of
-from hylorada.text.hub import SPLITS, hub_rows, looks_like_hub_name
+from hylorada.text.hub import SPLITS, hub_rows, looks_like_hub_name, quiet_hub
 from hylorada.text.readers import (
     PLAIN,
     Row,
@@ -202,18 +200,6 @@ def _row_documents(rows: Iterable[Row], name: str, spec: TextSpec) -> Iterator[D
         where = f"{name}, row {number},"
         text = spec.rewritten(row_text(row, spec.text_field, where))
         yield Document(row_identifier(row, f"{name}:{number}"), text)
-
-
-@contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Keep the hub's retries out of sight inside the block; what they come to is raised."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _hub_documents(source: str, split: str, spec: TextSpec) -> Iterator[Document]:

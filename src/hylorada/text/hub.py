@@ -1,7 +1,9 @@
 """Rows of a dataset named on the hub, streamed through `datasets`."""
 
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from hylorada.errors import SpecError
 from hylorada.text.readers import Row
@@ -17,6 +19,18 @@ SPLITS = {
 def looks_like_hub_name(source: str) -> bool:
     """Return whether a string has the form owner/name, name, or either with :config."""
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(:[\w.-]+)?", source) is not None
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keep the hub's retries out of sight inside the block; what they come to is raised."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def hub_rows(source: str, split: str, *, repair: str = "") -> tuple[Iterable[Row], bool]:

@@ -289,3 +289,9 @@ def test_a_shared_factor_sums_the_gradients_of_its_layers() -> None:
 def test_adapters_of_another_kind_cannot_be_mixed_in() -> None:
     with pytest.raises(ValueError, match=r"HYLORADA.*not compatible"):
         get_peft_model(build("llama"), settings(), mixed=True)
+
+
+def test_a_model_without_data_is_adapted_without_data() -> None:
+    model = adapt("llama", base=build("llama").to("meta"), perturbed=False)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert model(input_ids=tokens().to("meta")).logits.shape == (*tokens().shape, 97)

@@ -1,5 +1,4 @@
 import json
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from hylorada.text.corpus import (
     hashed_split,
     joined_rows,
     named_split,
-    quiet_hub,
 )
 
 # The first lines of a WikiText file: rows are lines, and a blank row is one space.
@@ -211,11 +209,3 @@ def test_a_mistyped_file_is_refused_before_the_hub_is_asked(
     for name in ("absent.txt", "owner/absent.jsonl.gz", "absent.parquet"):
         with pytest.raises(SpecError, match=f"no text at '{name}'"):
             documents(name, "train")
-
-
-def test_the_hub_is_quiet_about_its_retries_inside_the_block_only() -> None:
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    with quiet_hub():
-        assert not logging.getLogger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING)
-    assert logger.level == before

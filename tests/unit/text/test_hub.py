@@ -1,13 +1,14 @@
 """The hub itself is out of reach here; `datasets` reads the same splits from a local folder."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from hylorada.errors import SpecError
 from hylorada.text.corpus import SPLITS, documents
-from hylorada.text.hub import hub_rows, looks_like_hub_name
+from hylorada.text.hub import hub_rows, looks_like_hub_name, quiet_hub
 
 
 @pytest.fixture
@@ -87,3 +88,11 @@ def test_a_dataset_with_one_split_is_divided_by_hash(elsewhere: Path) -> None:
     parts = [list(documents("owner/name:default", split)) for split in SPLITS]
     assert {document.text for part in parts for document in part} == texts
     assert sum(map(len, parts)) == 60
+
+
+def test_the_hub_is_quiet_about_its_retries_inside_the_block_only() -> None:
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    with quiet_hub():
+        assert not logging.getLogger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING)
+    assert logger.level == before
