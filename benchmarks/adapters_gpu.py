@@ -15,9 +15,9 @@ from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.adapters import measure_generation, measure_steps
-from hylorada.benches.shapes import GPT2_SMALL, LLAMA_1B, SMALL_LLAMA, build
-from hylorada.benches.surroundings import device_name, versions
+from hylorada_benches.adapters import measure_generation, measure_steps
+from hylorada_benches.shapes import GPT2_SMALL, LLAMA_1B, SMALL_LLAMA, build
+from hylorada_benches.surroundings import device_name, versions
 
 COMPARED = ("PEFT LoRA", "PEFT LoRA again", "PEFT DoRA", "rsLoRA", "DoRA", "HyLoRADA")
 

@@ -4,44 +4,39 @@ The published procedure takes an 11-level uniform file, 10,000 documents drawn w
 Hoeffding's inequality and the best of eight smoothing values (Lotfi et al. 2024).
 """
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hylorada.benches.surroundings import best_device
 from hylorada.bounds import (
-    Evidence,
-    Ledger,
+    Losses,
     betting,
     empirical_bernstein,
     finite_hypothesis,
     loss_range,
     mixture_bits,
+    payment,
     relative_gain,
-    subsampled,
     supermartingale_bernstein,
 )
-from hylorada.bounds.levels import level_of
+from hylorada.bounds.statements import Level
 from hylorada.evaluation.risk import (
     TokenRisks,
     countable_documents,
     drawn_documents,
     token_risks,
 )
-from hylorada.experiments.certify import certificate_of
-from hylorada.experiments.compress import describe, read_message
-from hylorada.experiments.measuring import (
-    CertifySpec,
-    Decoded,
-    attach,
-    evidence_of,
-    reading_of,
-)
+from hylorada.files import write_record
+from hylorada.jobs.certify import Reader, losses_of
+from hylorada.jobs.compress import cost_of, read_message
 from hylorada.models.pretrained import LoadedModel
-from hylorada.text.store import TokenStore
+from hylorada.specs.evaluation import CertifySpec
+from hylorada.text.tokens import TokenStore
 from hylorada.units import Bits, Nats, nats_from_bits
+from hylorada_benches.surroundings import best_device
 
 DEVICE = best_device()
 SMOOTHING = (1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.25, 0.5)
@@ -50,17 +45,15 @@ PUBLISHED_EXTRA_BITS = 7 + 3  # configuration, and one of eight smoothing values
 
 
 def certified(
-    file: Path,
-    decoded: Decoded,
+    reader: Reader,
     stores: dict[str, TokenStore],
     frozen: dict[str, tuple[TokenRisks, float]],
     adapted: dict[str, tuple[TokenRisks, float]],
-    spec: CertifySpec,
     out: Path,
     data: str,
 ) -> dict[str, Any]:
     """Write both certificates of a file and return its line of the curve."""
-    message = read_message(file)
+    file, message, spec = reader.file, reader.message, reader.spec
     entry: dict[str, Any] = {
         "file": file.name,
         "bits": message.counted_bits,
@@ -68,66 +61,64 @@ def certified(
         "levels": message.quantised.codebook.levels,
         "seconds": adapted["train"][1],
     }
-    compared = decoded.prior.kind == "pretrained"
-    evidence = {
-        split: evidence_of(
+    compared = reader.prior.kind == "pretrained"
+    losses = {
+        split: losses_of(
             replace(adapted[split][0], frozen=frozen[split][0].adapted if compared else None),
             stores[split],
-            reading_of(stores[split], spec),
+            spec,
         )
         for split in stores
     }
     for level in ("document", "token"):
-        certificate = certificate_of(
-            file,
-            decoded,
-            stores["train"],
-            evidence["train"],
-            replace(spec, level=level),
-            data,
-        )
-        path = out / f"{file.stem}.{level}.json"
-        path.write_text(certificate.to_json())
+        at_level = copy(reader)
+        at_level.spec = replace(spec, level=level)
+        certificate = at_level.certificate(losses["train"], stores["train"], data)
+        write_record(out / f"{file.stem}.{level}.json", certificate)
         entry[level] = {
             one.name: {"bound": one.bound, "measured": one.measured, **one.settings}
             for one in certificate.statements
         }
         entry[level]["held_out"] = held_out(
-            evidence["test"], level, certificate.headline.settings["weight"]
+            losses["test"], level, certificate.headline.settings["weight"]
         )
     if compared:
-        ledger = Ledger(message_bits=message.counted_bits, choices=spec.paid())
-        entry["inequalities"] = inequalities(evidence["train"], ledger.complexity)
+        paid = payment(message.counted_bits, spec.choices)
+        entry["inequalities"] = inequalities(losses["train"], Nats(paid.nats))
     return entry
 
 
-def held_out(evidence: Evidence, level: str, weight: float) -> dict[str, float]:
+def held_out(losses: Losses, level: str, weight: float) -> dict[str, float]:
     """Return the losses, and the gain of the certified mixture, on documents nobody trained on."""
-    at = level_of(level, evidence)
-    adapted = at.bits(evidence.adapted)
-    if evidence.frozen is None:
-        return {"loss": at.mean(mixture_bits(adapted, at.uniform_bits(), weight))}
-    frozen = at.bits(evidence.frozen)
+    at = Level(level, losses)
+    adapted = at.bits(losses.adapted)
+
+    def mean(bits: np.ndarray) -> float:
+        return float(at.per_token(bits).mean(dtype=np.float64))
+
+    if losses.frozen is None:
+        return {"loss": mean(mixture_bits(adapted, at.uniform_bits(), weight))}
+    frozen = at.bits(losses.frozen)
     return {
-        "gain": at.mean(frozen - mixture_bits(adapted, frozen, weight)),
-        "frozen_loss": at.mean(frozen),
-        "adapted_loss": at.mean(adapted),
+        "gain": mean(frozen - mixture_bits(adapted, frozen, weight)),
+        "frozen_loss": mean(frozen),
+        "adapted_loss": mean(adapted),
     }
 
 
-def inequalities(evidence: Evidence, complexity: Nats) -> dict[str, float]:
+def inequalities(losses: Losses, complexity: Nats) -> dict[str, float]:
     """Return what each inequality certifies as gain on unseen documents, in bits per token.
 
     The first three bound the mixture with equal weights at every token, between -1 and 1 bit.
     """
-    assert evidence.frozen is not None
-    mixed = mixture_bits(evidence.adapted, evidence.frozen, 0.5)
-    tokens = (mixed - evidence.frozen).astype(np.float64)
-    each = np.clip(evidence.of_documents(tokens) / evidence.lengths, -1.0, 1.0)
+    assert losses.frozen is not None
+    mixed = mixture_bits(losses.adapted, losses.frozen, 0.5)
+    tokens = (mixed - losses.frozen).astype(np.float64)
+    each = np.clip(losses.of_documents(tokens) / losses.lengths, -1.0, 1.0)
     whole = relative_gain(
-        evidence.of_documents(evidence.adapted),
-        evidence.of_documents(evidence.frozen),
-        evidence.lengths,
+        losses.of_documents(losses.adapted),
+        losses.of_documents(losses.frozen),
+        losses.lengths,
         complexity,
     )
     return {
@@ -145,11 +136,11 @@ def published(
 ) -> dict[str, Any]:
     """Return the published bound of a uniform file, and how much of its gap ours closes."""
     message = read_message(file)
-    bits = float(describe(message)["published_estimate_bits"])
-    decoded = attach(message, loaded, spec, "")
+    bits = cost_of(message, file_bytes=0).published_estimate_bits
+    reader = Reader(file, message, loaded, "", spec)
     documents, draws = drawn_documents(store, PUBLISHED_DRAWS, seed=0)
-    risks = token_risks(decoded.model, store, documents, decoded.risk)
-    decoded.model.unload()
+    risks = token_risks(reader.model, store, documents, reader.risk)
+    reader.model.unload()
     found = published_bound(
         risks, draws, population=countable_documents(store).size, code_bits=bits
     )
@@ -180,12 +171,12 @@ def published_bound(
         share = (1 - alpha) * np.exp2(-risks.adapted.astype(np.float64))
         bits = -np.log2(share + alpha / risks.vocabulary)
         each = np.repeat(np.add.reduceat(bits, starts) / risks.lengths, draws)
-        bound = subsampled(
+        bound = finite_hypothesis(
             float(each.mean()),
             complexity,
-            population,
             int(draws.sum()),
             loss_range(alpha, risks.vocabulary),
+            population=population,
         )
         found.append({"bound": bound, "risk": float(each.mean()), "alpha": alpha})
     return min(found, key=lambda one: one["bound"])

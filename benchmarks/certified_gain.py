@@ -31,26 +31,15 @@ from projected_gain import projected_gain, projected_inequalities
 from reading_speed import time_reading
 from vectors import Trainee, quick_candidates
 
-from hylorada.bounds import Evidence, Ledger
+from hylorada.bounds import Losses, payment
 from hylorada.compression import Message, Quantised
+from hylorada.compression.quantise import quantise
 from hylorada.evaluation.risk import countable_documents
-from hylorada.experiments.certify import certificate_of
-from hylorada.experiments.compress import (
-    CompressionSpec,
-    compress,
-    load_adapter,
-    quantise,
-    read_message,
-)
-from hylorada.experiments.measuring import (
-    DTYPES,
-    attach,
-    evidence_of,
-    measure,
-    reading_of,
-    risk_spec,
-    weights_sha256,
-)
+from hylorada.files import write_record
+from hylorada.jobs.assembly import weights_sha256
+from hylorada.jobs.certify import DTYPES, Reader, losses_of, risk_spec
+from hylorada.jobs.compress import compress, load_adapter, read_message
+from hylorada.specs.evaluation import CompressionSpec
 from hylorada.subspace.config import SubLoRAConfig
 
 STAGES = (*LEVELS, "published", "curve", "gpt2", "speed", "figure")
@@ -63,16 +52,15 @@ def train_and_certify(study: Study, level: str) -> None:
     if not file.is_file():
         train_and_compress(study, level, file)
     frozen = study.frozen()
-    decoded = attach(read_message(file), study.loaded(), study.spec(), study.base_sha256)
+    base = study.loaded()
+    reader = Reader(file, read_message(file), base, study.base_sha256, study.spec())
     key = f"{level}-{message_key(file)}"
-    adapted = {split: study.read(key, decoded.model, split) for split in study.stores()}
-    decoded.model.unload()
+    adapted = {split: study.read(key, reader.model, split) for split in study.stores()}
+    reader.model.unload()
     say(f"{level}: read everything in {adapted['train'][1]:.1f} s")
 
     def certify() -> None:
-        entry = certified(
-            file, decoded, study.stores(), frozen, adapted, study.spec(), chosen.out, chosen.data
-        )
+        entry = certified(reader, study.stores(), frozen, adapted, chosen.out, chosen.data)
         study.result["files"].append({"stage": level, **entry})
         study.write()
         say(json.dumps({key: entry[key] for key in ("file", "bits", *LEVELS)}))
@@ -134,8 +122,8 @@ def draw_trade_offs(study: Study) -> None:
         vector = trainee.vector()
         for way, found in quantised_in_ways(study, vector):
             trainee.start(dim, found.values)
-            evidence = evidence_on(study, trainee, sample)
-            points.append({"dim": dim, "way": way, **projected(study, found, evidence)})
+            losses = losses_on(study, trainee, sample)
+            points.append({"dim": dim, "way": way, **projected(study, found, losses)})
             say(json.dumps(points[-1]))
         study.write()
 
@@ -153,25 +141,24 @@ def quantised_in_ways(study: Study, vector: np.ndarray) -> Iterator[tuple[str, Q
     yield "trained on", trainee.finish(study.stores()["train"], finish)
 
 
-def evidence_on(study: Study, trainee: Trainee, sample: np.ndarray) -> Evidence:
+def losses_on(study: Study, trainee: Trainee, sample: np.ndarray) -> Losses:
     """Return the losses of some documents, beside those that the frozen model has read."""
     store = study.stores()["train"]
     risk = risk_spec(study.loaded().model.config, study.spec())
     risks = trainee.read(store, sample, risk)
     frozen = study.frozen()["train"][0].adapted[: int(risks.lengths.sum())]
-    everything = reading_of(store, study.spec())
-    return evidence_of(replace(risks, frozen=frozen), store, replace(everything, documents=sample))
+    return losses_of(replace(risks, frozen=frozen), store, study.spec())
 
 
-def projected(study: Study, found: Quantised, evidence: Evidence) -> dict[str, Any]:
+def projected(study: Study, found: Quantised, losses: Losses) -> dict[str, Any]:
     bits = message_bits(found)
-    ledger = Ledger(message_bits=bits, choices=study.spec().paid())
+    paid = payment(bits, study.spec().choices)
     return {
         "bits": bits,
         "levels": found.codebook.levels,
-        "kind": PROJECTED.format(count=evidence.lengths.size),
-        **{level: projected_gain(evidence, ledger, level) for level in LEVELS},
-        "inequalities": projected_inequalities(evidence, ledger),
+        "kind": PROJECTED.format(count=losses.lengths.size),
+        **{level: projected_gain(losses, paid, level) for level in LEVELS},
+        "inequalities": projected_inequalities(losses, paid),
     }
 
 
@@ -193,15 +180,14 @@ def pretrain_gpt2(study: Study) -> None:
     trainee.save(chosen.work / "gpt2")
     trainee.model.unload()
     found = compress(str(chosen.work / "gpt2"), file, CompressionSpec(distortion=0.1))
-    decoded = attach(read_message(file), base, spec, weights_sha256(base.model))
-    evidence = measure(decoded, store, reading_of(store, spec))
-    decoded.model.unload()
-    certificate = certificate_of(file, decoded, store, evidence, spec, chosen.data)
-    (chosen.out / "gpt2.document.json").write_text(certificate.to_json())
+    reader = Reader(file, read_message(file), base, weights_sha256(base.model), spec)
+    with reader.measuring(store) as losses:
+        certificate = reader.certificate(losses, store, chosen.data)
+    write_record(chosen.out / "gpt2.document.json", certificate)
     study.result["gpt2"] = {
-        "bits": found["counted_bits"],
+        "bits": found.counted_bits,
         "dim": chosen.gpt2_dim,
-        "log2_vocabulary": float(np.log2(evidence.vocabulary)),
+        "log2_vocabulary": float(np.log2(losses.vocabulary)),
         "statements": {
             one.name: {"bound": one.bound, "measured": one.measured}
             for one in certificate.statements

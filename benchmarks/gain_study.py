@@ -15,22 +15,17 @@ from certificates import DEVICE
 from transformers import PreTrainedTokenizerBase
 from vectors import Finish, Schedule, Trainee, quicken
 
-from hylorada.benches.surroundings import device_name, versions
 from hylorada.evaluation.risk import TokenRisks, countable_documents, token_risks
-from hylorada.experiments.config import DataSection
-from hylorada.experiments.measuring import (
-    DTYPES,
-    CertifySpec,
-    risk_spec,
-    weights_sha256,
-    without_end_marks,
-)
 from hylorada.files import write_atomically
+from hylorada.jobs.assembly import weights_sha256
+from hylorada.jobs.certify import DTYPES, risk_spec
 from hylorada.models.pretrained import LoadedModel, load, load_tokenizer
+from hylorada.specs.evaluation import CertifySpec
+from hylorada.specs.run import DataSection
 from hylorada.subspace.config import SubLoRAConfig
 from hylorada.text.corpus import documents
-from hylorada.text.store import TokenStore
-from hylorada.text.tokens import tokenise
+from hylorada.text.tokens import TokenStore, tokenise, without_end_marks
+from hylorada_benches.surroundings import device_name, versions
 
 LEVELS = ("document", "token")
 PLACES = ("model", "data", "out", "work", "stages", "budget_seconds")
@@ -120,7 +115,7 @@ class Study:
         """Return the tokens as `text_of` has them, without reading all text again to be sure."""
         folder = self.chosen.work / f"tokens-{split}"
         if not folder.is_dir():
-            text = documents(self.chosen.data, split, DataSection().text_spec())
+            text = documents(self.chosen.data, split, DataSection())
             tokenise(text, tokenizer, folder, progress=False)
         return TokenStore.open(folder)
 

@@ -8,10 +8,9 @@ import torch
 from certificates import DEVICE
 from peft import PeftModel
 
-from hylorada.evaluation.risk import RiskSpec, countable_documents, token_risks
-from hylorada.evaluation.stretches import stretches
+from hylorada.evaluation.risk import RiskSpec, countable_documents, stretches, token_risks
 from hylorada.models.pretrained import LoadedModel
-from hylorada.text.store import TokenStore
+from hylorada.text.tokens import TokenStore
 
 
 def time_reading(count: int, length: int, loaded: LoadedModel) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def time_reading(count: int, length: int, loaded: LoadedModel) -> dict[str, Any]
     )
     documents = countable_documents(store)
     spec = RiskSpec(max_length=min(1024, loaded.model.config.max_position_embeddings))
-    rows = stretches(store, documents, max_length=spec.max_length, stride=spec.window_stride)
+    rows = stretches(store, documents, spec)
     batches = [batch.padded(store)[0] for batch in rows.part(0, 640).batches(2**16)]
     token_risks(loaded.model, store, documents[:200], spec)  # warm
     seconds, risks = [], []

@@ -25,16 +25,14 @@ from peft import PeftModel, get_peft_model
 from transformers import PreTrainedTokenizerBase
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.benches.surroundings import best_device, device_name, versions
-from hylorada.models.context import ContextSpec
 from hylorada.models.pretrained import load
 from hylorada.seeds import derived_seed
+from hylorada.specs.run import ContextSpec, TextSpec, TrainingSpec
 from hylorada.text.batches import PackedBlocks
-from hylorada.text.corpus import TextSpec, documents
-from hylorada.text.store import TokenStore
-from hylorada.text.tokens import tokenise
-from hylorada.training.settings import TrainingSpec
+from hylorada.text.corpus import documents
+from hylorada.text.tokens import TokenStore, tokenise
 from hylorada.training.trainer import train, validation_loss
+from hylorada_benches.surroundings import best_device, device_name, versions
 
 DEVICE = best_device()
 LENGTH = 512

@@ -21,7 +21,16 @@ from peft import PeftConfig, UniLoraConfig
 from rich.console import Console
 from torch import Tensor, nn
 
-from hylorada.benches.projections import (
+from hylorada.models.pretrained import load
+from hylorada.seeds import generator
+from hylorada.subspace.config import SubLoRAConfig
+from hylorada.subspace.projections import build_projection
+from hylorada.text.batches import PackedBlocks
+from hylorada.text.corpus import documents
+from hylorada.text.tokens import tokenise
+from hylorada.training.loss import chunked_loss
+from hylorada.training.trainer import compiled_blocks
+from hylorada_benches.projections import (
     PAPER_SHAPE,
     PARAMETERS,
     adapted,
@@ -30,18 +39,9 @@ from hylorada.benches.projections import (
     quiet,
     tables,
 )
-from hylorada.benches.shapes import SMALL_GPT2, build
-from hylorada.benches.surroundings import versions
-from hylorada.benches.timing import interleave, ratios
-from hylorada.models.pretrained import load
-from hylorada.seeds import generator
-from hylorada.subspace.config import SubLoRAConfig
-from hylorada.subspace.projections import build_projection
-from hylorada.text.batches import PackedBlocks
-from hylorada.text.corpus import documents
-from hylorada.text.tokens import tokenise
-from hylorada.training.compiling import compiled_blocks
-from hylorada.training.loss import chunked_loss
+from hylorada_benches.shapes import SMALL_GPT2, build
+from hylorada_benches.surroundings import versions
+from hylorada_benches.timing import interleave, ratios
 
 TINY = replace(
     SMALL_GPT2, name="GPT-2 2x64", layers=2, width=64, heads=2, vocabulary=512, length=64

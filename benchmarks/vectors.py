@@ -13,29 +13,35 @@ import numpy as np
 import torch
 from certificates import DEVICE
 from peft import get_peft_model
-from projected_gain import plain_evidence, price_of_a_bit
+from projected_gain import price_of_a_bit
 from torch import Tensor, nn
 
-from hylorada.bounds import Evidence
+from hylorada.bounds import Losses
 from hylorada.compression import Candidate, Quantised, QuantizingWrapper, candidates
-from hylorada.compression.search import PRICES, STEPS
-from hylorada.evaluation.risk import RiskSpec, TokenRisks, countable_documents, token_risks
-from hylorada.evaluation.stretches import Stretches, stretches
+from hylorada.compression.quantise import PRICES, STEPS
+from hylorada.evaluation.risk import (
+    RiskSpec,
+    Stretches,
+    TokenRisks,
+    countable_documents,
+    stretches,
+    token_risks,
+)
+from hylorada.jobs.certify import losses_of
+from hylorada.jobs.quantise import FEWEST_LEVELS, STEPS_AT_ONCE, STEPS_GONE
 from hylorada.models.pretrained import LoadedModel
 from hylorada.seeds import generator
+from hylorada.specs.evaluation import CertifySpec
+from hylorada.subspace.allocation import layer_stacks
 from hylorada.subspace.config import SubLoRAConfig
-from hylorada.subspace.stacks import layer_stacks
 from hylorada.text.batches import IGNORED
-from hylorada.text.store import TokenStore
+from hylorada.text.tokens import TokenStore
 from hylorada.training.loss import chunked_loss
 
 PILOT_STEPS = 32
 MOST_RATES = 6
 LONGER = 0.5  # of the best rate of a short training: a long one has more steps to get there
 WARM_UP = 0.05
-# Of quantisation-aware training, in steps of the codebook: how far a coordinate may go in all, and
-# at most at once.
-STEPS_GONE, STEPS_AT_ONCE = 1.5, 0.06
 LOGGED = 100
 
 
@@ -159,9 +165,9 @@ class Trainee:
     def finish(self, store: TokenStore, finish: Finish) -> Quantised:
         """Quantise the vector, train on with the price of a bit, and leave quantised values."""
         sample = countable_documents(store)[: finish.documents]
-        evidence = self.compared(store, sample, finish.risk)
+        losses = self.compared(store, sample, finish.risk)
         found = quick_candidates(self.vector())
-        gain, price = price_of_a_bit(evidence, finish.level, found)
+        gain, price = price_of_a_bit(losses, finish.level, found)
         chosen = min(found, key=lambda one: gain * one.distortion + price * one.bits)
         self.say(
             f"{finish.level} level: {gain:.3f} bits per token at most, a bit costs {price:.3g}; "
@@ -174,11 +180,11 @@ class Trainee:
         self._train(batches, rate, wrapper, price * math.log(2))
         return wrapper.finish()
 
-    def compared(self, store: TokenStore, sample: np.ndarray, risk: RiskSpec) -> Evidence:
+    def compared(self, store: TokenStore, sample: np.ndarray, risk: RiskSpec) -> Losses:
         """Return the losses of some documents with and without the vector."""
         with uncompiled():
             risks = token_risks(self.model, store, sample, risk, frozen=self.model)
-        return plain_evidence(risks, store)
+        return losses_of(risks, store, CertifySpec())
 
     def read(self, store: TokenStore, sample: np.ndarray, risk: RiskSpec) -> TokenRisks:
         """Return the losses of some documents with the vector."""
@@ -187,17 +193,16 @@ class Trainee:
 
     def _wrapped(self, chosen: Candidate) -> QuantizingWrapper:
         codebook = chosen.quantised.codebook
-        return QuantizingWrapper(self.model, levels=max(3, codebook.levels), step=codebook.step)
+        levels = max(FEWEST_LEVELS, codebook.levels)
+        return QuantizingWrapper(self.model, levels=levels, step=codebook.step)
 
     def _batches(self, store: TokenStore, schedule: Schedule, use: str = "fit") -> list[Stretches]:
         """Return batches of similar lengths in an order drawn by the seed."""
         key = store.fingerprint
         if key not in self._rows:
             limit = getattr(self.model.config, "max_position_embeddings", 1024)
-            length = min(1024, limit)
-            rows = stretches(
-                store, countable_documents(store), max_length=length, stride=length // 2
-            )
+            spec = RiskSpec(max_length=min(1024, limit))
+            rows = stretches(store, countable_documents(store), spec)
             self._rows[key] = list(rows.batches(self.batch_tokens))
         found = self._rows[key]
         wanted = max(2, schedule.tokens // self.batch_tokens)

@@ -22,19 +22,16 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from hylorada.verdicts import Arm, judge
-from hylorada.verdicts.gains import effect_nats, gain_percent
-from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec
+from hylorada.verdicts.intervals import pool
+from hylorada.verdicts.labels import HELPS, MEANINGS, VerdictSpec, effect_nats, gain_percent
 from hylorada.verdicts.labels import labels as labels_of
 from hylorada.verdicts.power import judged_ends, judged_labels, power
-from hylorada.verdicts.spread import pool
 
 SPEC = VerdictSpec()
 SEEDS = (3, 5, 8)
 ARMS = (4, 10)
-DEVIATIONS = (
-    0.005,
-    0.05,
-)  # Of an arm's noise, nats: about the threshold of "minimal", and far above.
+# Of an arm's noise, nats: about the threshold of "minimal", and far above.
+DEVIATIONS = (0.005, 0.05)
 DOCUMENTS = {"documents": 100, "documents, unequal arms": 100, "few documents": 20}
 Noise = tuple[np.ndarray, np.ndarray]  # Studies × arms × seeds, and document errors.
 SCALES: dict[str, Callable[[int], list[float]]] = {

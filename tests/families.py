@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from hylorada import HyLoRADAConfig
-from hylorada.adapters.config import DESIGNS as DESIGNS
+from hylorada.adapters.designs import DESIGNS as DESIGNS
 from hylorada.seeds import generator
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -10,8 +10,7 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.dora import FastDora
-from hylorada.adapters.lora import FastLora
+from hylorada.adapters.lora import FastDora, FastLora
 from tests.families import seeded
 from tests.reference import lora as reference
 

@@ -1,6 +1,5 @@
 """What a reader of the pages has at hand, in small: a model, texts, a run, a study."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,11 +12,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from hylorada import HyLoRADAConfig, SubLoRAConfig
-from hylorada.benches import adapters, projections
 from hylorada.cli import main
-from hylorada.experiments import demo, study
-from hylorada.experiments.studies import StudyOptions
+from hylorada.cli import study as study_commands
+from hylorada.files import write_record
 from hylorada.models.pretrained import load
+from hylorada.studies import StudyOptions, study
+from hylorada_benches import adapters, projections
 from tests.pages import ROOT
 from tests.small_run import write_model
 from tests.small_study import Here
@@ -82,7 +82,7 @@ def make_everything_small(patch: pytest.MonkeyPatch) -> None:
         num_test=4,
         batch_size=4,
     )
-    patch.setattr(demo, "demo", partial(demo.demo, options=options))
+    patch.setattr(study_commands, "demo", partial(study_commands.demo, options=options))
     shape = replace(adapters.SMALL_GPT2, layers=1, width=16, heads=2, vocabulary=50, length=8)
     for name in ("SMALL_GPT2", "SMALL_LLAMA", "WIDE_LLAMA"):
         family = getattr(adapters, name).family
@@ -113,7 +113,7 @@ def write_world(folder: Path) -> Path:
     (files / "path/to/wikitext2_raw/wiki.test.raw").write_text(text)
     shutil.copytree(ROOT / "configs", files / "configs")
     (files / "studies/landmarks").mkdir(parents=True)
-    (files / "studies/landmarks/study.json").write_text(json.dumps(small()))
+    write_record(files / "studies/landmarks/study.json", small())
     run = [
         f"--model.source={files / 'path/to/model'}",
         f"--data.source={files / 'my_texts'}",

@@ -1,17 +1,18 @@
 """Every setting that a person can write, with its type and default in the words of the pages."""
 
-from argparse import Action
-from collections.abc import Iterator, Mapping
+from argparse import Action, ArgumentParser
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from jsonargparse import ArgumentParser
-from peft import LoraConfig, PeftConfig
+from peft import PeftConfig
 
-from hylorada import HyLoRADAConfig, SubLoRAConfig
+from hylorada import SubLoRAConfig
 from hylorada.cli import COMMANDS
-from hylorada.experiments.config import SECTIONS
+from hylorada.cli.command import Reader
+from hylorada.cli.train import DEFAULT_METHOD, SECTIONS
+from hylorada.specs.adapters import METHODS, AdapterSection, SubLoRAFields
 
 WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", NoneType: "none"}
 
@@ -26,14 +27,19 @@ class Setting(NamedTuple):
 
 def settings() -> dict[str, list[Setting]]:
     """Return the settings of each part of the configuration page, by its heading."""
-    sections = {name: [_of_field(one) for one in fields(build)] for name, build in SECTIONS.items()}
-    # The study's own options are checked against the command, which names all of them.
-    commands = {f"hylorada {name}": list(_of_command(name)) for name in COMMANDS}
+    method = Setting("method", "text", f"`{DEFAULT_METHOD}`")
+    common = [one.name for one in fields(AdapterSection)]
+    inherited = [one.name for one in (*fields(PeftConfig), *fields(SubLoRAFields))]
     return {
-        **sections,
-        **commands,
-        "HyLoRADAConfig": _beyond(HyLoRADAConfig, LoraConfig),
-        "SubLoRAConfig": _beyond(SubLoRAConfig, PeftConfig),
+        **{name: _of_fields(fields(section)) for name, section in SECTIONS.items()},
+        "adapter": [method, *_of_fields(fields(AdapterSection))],
+        **{
+            f"Method {name}": _of_fields(fields(section), without=common)
+            for name, section in METHODS.items()
+            if name != "none"  # which has nothing of its own
+        },
+        "SubLoRAConfig": _of_fields(fields(SubLoRAConfig), without=inherited),
+        **{f"hylorada {name}": list(_of_command(name)) for name in COMMANDS if name != "train"},
     }
 
 
@@ -62,37 +68,29 @@ def shown_default(value: Any) -> str:
     return f"`{value}`"
 
 
+def _of_fields(found: Iterable[Field[Any]], without: Iterable[str] = ()) -> list[Setting]:
+    return [_of_field(one) for one in found if one.init and one.name not in without]
+
+
 def _of_field(one: Field[Any]) -> Setting:
     value = one.default if one.default_factory is MISSING else one.default_factory()
     return Setting(one.name, shown_type(one.type), shown_default(value))
-
-
-def _beyond(config: type[Any], base: type[Any]) -> list[Setting]:
-    """Return the fields that a configuration adds to its base, or gives another default."""
-    inherited = {one.name: shown_default(one.default) for one in fields(base)}
-    return [
-        _of_field(one)
-        for one in fields(config)
-        if one.init and inherited.get(one.name) != shown_default(one.default)
-    ]
 
 
 def _of_command(name: str) -> Iterator[Setting]:
     parser = ArgumentParser(prog=name)
     COMMANDS[name].add_options(parser)
     for action in parser._actions:
-        if action.dest in ("help", "print_config"):
-            continue
-        named = action.option_strings[-1] if action.option_strings else action.dest
-        yield Setting(named, _type_of(action), _default_of(action))
+        if action.dest != "help":
+            named = action.option_strings[-1] if action.option_strings else action.dest
+            yield Setting(named, _type_of(action), _default_of(action))
 
 
 def _type_of(action: Action) -> str:
     if action.nargs == 0:
         return "switch"
-    many = action.nargs in ("+", "*")
-    one = shown_type(getattr(action, "_typehint", None) or action.type or str)
-    return f"list of {one}" if many else one
+    one = shown_type(action.type.kind if isinstance(action.type, Reader) else str)
+    return f"list of {one}" if action.nargs in ("+", "*") else one
 
 
 def _default_of(action: Action) -> str:

@@ -1,23 +1,33 @@
 """A study so small that each of its runs takes a fraction of a second."""
 
 import json
+import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hylorada.evaluation.metrics import EvaluationSpec
-from hylorada.experiments.config import AdapterSection, DataSection, ModelSection, TrainConfig
-from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.tasks import Agenda, Engine, Outcome, Task, attempt
-from hylorada.experiments.job import Job
-from hylorada.experiments.kept import Kept
-from hylorada.experiments.ledger import open_ledger
-from hylorada.experiments.studies.options import PLAIN, StudyOptions
-from hylorada.training.settings import TrainingSpec
+from hylorada.jobs.engine import Board, Outcome, Task
+from hylorada.jobs.ledger import Address
+from hylorada.jobs.local import InProcess
+from hylorada.jobs.pipeline import Job
+from hylorada.records.evaluations import Perplexity, PositionCurve, Quantity
+from hylorada.records.runs import (
+    Clusters,
+    FutureLeak,
+    RunCost,
+    RunEvaluation,
+    RunResult,
+    TestText,
+)
+from hylorada.specs.adapters import HyLoRADASection
+from hylorada.specs.evaluation import EvaluationSpec
+from hylorada.specs.run import DataSection, ModelSection, RunConfig, TrainingSpec
+from hylorada.specs.study import StudyOptions
+from hylorada.studies.results import FinishedRun
 from tests.small_run import write_model, write_text
 
 LENGTH = 24
+PLAIN = {"landmark_enabled": False, "position_bias": False}
 
 
 def write_sources(folder: Path) -> None:
@@ -70,7 +80,7 @@ def write_documents(folder: Path) -> None:
 def small_job(folder: Path, *, steps: int = 4, seed: int = 1, **adapter: Any) -> Job:
     """Return a job on what was written to a folder, writing it if needed."""
     write_sources(folder)
-    config = TrainConfig(
+    config = RunConfig(
         model=ModelSection(source=str(folder / "model")),
         data=DataSection(
             source=str(folder / "text"),
@@ -79,7 +89,7 @@ def small_job(folder: Path, *, steps: int = 4, seed: int = 1, **adapter: Any) ->
             num_val=4,
             cache=str(folder / "cache"),
         ),
-        adapter=AdapterSection(**(PLAIN | {"num_landmarks": 2, "r": 2} | adapter)),
+        adapter=HyLoRADASection(**(PLAIN | {"num_landmarks": 2, "r": 2} | adapter)),
         training=TrainingSpec(
             steps=steps, batch_size=4, log_every=2, progress=False, cpu=True, seed=seed
         ),
@@ -90,26 +100,65 @@ def small_job(folder: Path, *, steps: int = 4, seed: int = 1, **adapter: Any) ->
     return Job(config=config, evaluation=evaluation)
 
 
-class Here:
-    """An engine that carries out tasks one after the other in this very process."""
+def finished_run(
+    seed: int = 1,
+    loss: float = 3.0,
+    *,
+    nats: Sequence[float] = (30.0,),
+    audit: str = "all 3 trainable parameters are optimised",
+    **measured: Any,
+) -> FinishedRun:
+    """Return a run whose test loss and documents (ten tokens each) are these."""
+    quantity = Quantity(value=loss, standard_error=0.1, unit="nats/token")
+    told = {"length": LENGTH, "tokens": 1000}
+    settings: dict[str, Any] = {
+        "ppl": Perplexity(
+            value=math.exp(loss),
+            unit="perplexity",
+            stride=LENGTH,
+            loss=quantity,
+            bits_per_token=quantity,
+            bits_per_byte=quantity,
+            bytes=4000.0,
+            **told,
+        ),
+        "position_curve": PositionCurve(unit="nats/token", cluster="document", curve=[], **told),
+        "evidence": None,
+        "clusters": Clusters(unit="document", nats=list(nats), tokens=[10] * len(nats)),
+        "boundaries": None,
+        "gates": None,
+        "future_leak": FutureLeak(largest_change=0.0, largest_logit=10.0),
+        "test": TestText(fingerprint="text", documents=len(nats)),
+        "valid_share": 1.0,
+        "adapter_dtypes": ["F32"],
+        "cost": RunCost(),
+    }
+    return FinishedRun(
+        seed=seed,
+        address=Address(folder="run", files=("result.json",)),
+        result=RunResult(
+            id="run",
+            config="a",
+            data="b",
+            code="c",
+            seed=seed,
+            steps=1,
+            trainable_parameters=3,
+            audit=audit,
+        ),
+        evaluation=RunEvaluation(**(settings | measured)),
+        losses=[(1, 2.0)],
+    )
+
+
+class Here(InProcess):
+    """The engine of one process, which remembers what it has done."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        super().__init__()
         self.done: list[Outcome] = []
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.kept.forget()
-
-    def describe(self) -> str:
-        return "here"
-
     def run(self, tasks: Sequence[Task], place: str, board: Board) -> list[Outcome]:
-        ledger, agenda = open_ledger(place), Agenda(tasks, board)
-        while agenda.is_open:
-            task = agenda.waiting.popleft()
-            agenda.settle(attempt(task, ledger, self.kept, partial(board.tell, task.label)))
-        self.done += agenda.outcomes()
-        return agenda.outcomes()
+        outcomes = super().run(tasks, place, board)
+        self.done += outcomes
+        return outcomes

@@ -5,7 +5,7 @@ as `hylorada` and `peft` are imported, in whichever order.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hylorada.after_import import after_import
 from hylorada.errors import CheckpointError, CodecError, SpecError, UnsupportedModelError
@@ -13,7 +13,6 @@ from hylorada.errors import CheckpointError, CodecError, SpecError, UnsupportedM
 if TYPE_CHECKING:
     from hylorada.adapters.config import HyLoRADAConfig
     from hylorada.adapters.designs import count_landmark_params
-    from hylorada.adapters.export import export_lora
     from hylorada.adapters.landmarks import (
         LandmarkLoRA,
         LearnableBucketLandmark,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
         PositionAdaptiveLandmark,
         SharedLandmark,
     )
-    from hylorada.adapters.model import HyLoRADAModel
+    from hylorada.adapters.model import HyLoRADAModel, export_lora
     from hylorada.subspace.config import SubLoRAConfig
     from hylorada.subspace.model import SubLoRAModel
 
@@ -57,7 +56,7 @@ _HOMES = {
     "SubLoRAConfig": "subspace.config",
     "SubLoRAModel": "subspace.model",
     "count_landmark_params": "adapters.designs",
-    "export_lora": "adapters.export",
+    "export_lora": "adapters.model",
 }
 _ROOMS = ("adapters", "bounds", "compression", "subspace")
 
@@ -68,7 +67,7 @@ def __dir__() -> list[str]:
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in _ROOMS:
             return import_module(f"hylorada.{name}")
         if name in _HOMES:

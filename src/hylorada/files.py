@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from hylorada.errors import SpecError
 
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 PARTIAL = ".partial-"
@@ -29,6 +33,30 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     flush(partial)
     partial.replace(path)
     flush(path.parent)
+
+
+def read_record(path: Path, kind: type[Kind], repair: str = "") -> Kind:
+    """Return the record in a file, or raise `SpecError` with the place of what is wrong in it."""
+    return parsed_record(path.read_bytes(), kind, str(path), repair)
+
+
+def parsed_record(text: bytes | str, kind: type[Kind], where: str, repair: str = "") -> Kind:
+    """Return the record in a JSON text; an unknown or wrong field is named by its place."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        rule = f"{where} must hold a {kind.__name__} as this version writes it; {error}"
+        raise SpecError(f"{rule}; {repair}".rstrip("; ")) from error
+
+
+def record_json(record: msgspec.Struct | dict[str, Any]) -> str:
+    """Return a record, or what is plain already, as its file holds it."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode() + "\n"
+
+
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write a record as JSON, in one step."""
+    write_atomically(path, record_json(record))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every projection must satisfy; a new kind joins by being in `KINDS`."""
+"""What every projection must satisfy; a new kind joins by registering itself."""
 
 import copy
 import math
@@ -9,16 +9,23 @@ import torch
 from torch import Tensor
 
 from hylorada.errors import SpecError
-from hylorada.subspace.projection import Projection
-from hylorada.subspace.projections import KINDS, build_projection, side_by_side
+from hylorada.subspace.projections import (
+    PROJECTIONS,
+    Projection,
+    RandomProjection,
+    build_projection,
+)
 
-EXACT = ("kron_qr", "grouped")
+KINDS = tuple(PROJECTIONS)
+EXPECTED = tuple(kind for kind in KINDS if PROJECTIONS[kind].isometry == "expected")
 UNIT_COLUMNS = ("sparse", "kron_qr", "fastfood", "grouped")
 # One of each, both equal, just above a power of two, primes, one coordinate, more rows than √.
 SIZES = [(1, 1), (64, 64), (97, 50), (130, 129), (1000, 1), (101, 7), (4099, 33)]
 
 
-def drawn(kind: str, full: int, dim: int, name: str = "layer", factor: str = "A") -> Projection:
+def drawn(
+    kind: str, full: int, dim: int, name: str = "layer", factor: str = "A"
+) -> RandomProjection:
     return build_projection(kind, full, dim, seed=5, name=name, factor=factor)
 
 
@@ -29,7 +36,7 @@ def matrix(projection: Projection) -> Tensor:
 
 
 @pytest.fixture(params=[(kind, *size) for kind in KINDS for size in SIZES], ids=str)
-def projection(request: pytest.FixtureRequest) -> Projection:
+def projection(request: pytest.FixtureRequest) -> RandomProjection:
     return drawn(*request.param)
 
 
@@ -47,24 +54,22 @@ def test_the_adjoint_is_the_transpose(projection: Projection) -> None:
     torch.testing.assert_close(projection.adjoint(theta), matrix(projection).t() @ theta)
 
 
-def test_columns_are_orthonormal_where_that_is_claimed(projection: Projection) -> None:
+def test_columns_are_orthonormal_where_that_is_claimed(projection: RandomProjection) -> None:
     columns = matrix(projection)
     if projection.isometry == "exact":
-        assert projection.kind in EXACT
         gram = columns.t() @ columns
         assert float((gram - torch.eye(projection.dim)).abs().max()) < 1e-5
-    if projection.kind in UNIT_COLUMNS:
+    if projection.name in UNIT_COLUMNS:
         assert float((columns.norm(dim=0) - 1).abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(EXACT)))
+@pytest.mark.parametrize("kind", EXPECTED)
 def test_columns_are_orthonormal_on_average_elsewhere(kind: str) -> None:
     draws = 100
     grams = torch.zeros(4, 4, dtype=torch.float64)
     for seed in range(draws):
         columns = matrix(build_projection(kind, 37, 4, seed=seed, name="x", factor="A"))
         grams += columns.t() @ columns / draws
-    assert drawn(kind, 37, 4).isometry == "expected"
     # An entry of one draw has variance of about 1/37.
     assert float((grams - torch.eye(4)).abs().max()) < 5 * math.sqrt(2 / 37 / draws)
 
@@ -128,21 +133,28 @@ def test_copies_share_the_matrix_and_pickles_rebuild_it(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_side_by_side_are_block_diagonal(kind: str) -> None:
     blocks = [drawn(kind, 40, 7, name=name) for name in "abc"] + [drawn(kind, 11, 11)]
-    joined = side_by_side(blocks)
+    joined = PROJECTIONS[kind].joined(blocks)
     expected = torch.block_diag(*(matrix(block) for block in blocks))
     torch.testing.assert_close(matrix(joined), expected)
     theta = torch.linspace(-1, 1, joined.full, dtype=torch.float64)
     torch.testing.assert_close(joined.adjoint(theta), expected.t() @ theta)
     assert joined.isometry == blocks[0].isometry
-    assert side_by_side(blocks[:1]) is blocks[0]
-    other = side_by_side([*blocks[:2], drawn(kind, 40, 7, name="d"), blocks[3]])
+    other = PROJECTIONS[kind].joined([*blocks[:2], drawn(kind, 40, 7, name="d"), blocks[3]])
     assert joined.fingerprint() != other.fingerprint()
-    assert joined.stored_values() >= 131 or kind == "sparse"
 
 
-def test_an_unknown_kind_is_an_error_that_names_the_kinds() -> None:
-    with pytest.raises(SpecError, match=r"dense, sparse, kron_qr, fastfood, grouped; got 'group'"):
+def test_an_unknown_kind_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"unknown projection 'group'; did you mean 'grouped'"):
         build_projection("group", 10, 2, seed=0, name="x", factor="A")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_registered_with_what_lists_say_of_it(kind: str) -> None:
+    registered = PROJECTIONS[kind]
+    assert registered.name == kind
+    assert registered.words
+    assert registered.isometry in ("exact", "expected")
+    assert isinstance(drawn(kind, 5, 2), registered)
 
 
 def test_a_dense_matrix_that_fills_the_memory_is_refused() -> None:

@@ -10,11 +10,14 @@ import pytest
 from peft import PeftModel
 from safetensors.torch import load_file
 
+from hylorada.cli.train import parse
 from hylorada.errors import SpecError
-from hylorada.experiments.assembly import add_adapter, load_model
-from hylorada.experiments.config import SubLoRASection, TrainConfig, parse
-from hylorada.experiments.run import run
+from hylorada.jobs.assembly import adapter_config, add_adapter, load_model
+from hylorada.jobs.pipeline import train_run
+from hylorada.specs.adapters import SubLoRASection
+from hylorada.specs.run import RunConfig
 from hylorada.subspace.config import SubLoRAConfig
+from hylorada.training.optimisation import component_rates
 from tests.small_run import small_arguments
 from tests.unit.subspace.small import space
 
@@ -37,13 +40,13 @@ def test_the_section_becomes_the_peft_configuration() -> None:
             "--sublora.allocation-ratio=0.8",
         ]
     )
-    found = config.peft_config()
+    found = adapter_config(config.adapter)
     assert isinstance(found, SubLoRAConfig)
     assert (found.r, found.lora_alpha, found.scaling(), found.lora_dropout) == (4, 32, 8.0, 0.1)
-    assert found.allocation_spec().split() == (200, 800)
+    assert found.split() == (200, 800)
     assert (found.target_modules, found.target_head) == ({"c_attn"}, True)
     assert found.fused_parts == "qv"
-    rates = config.optimisation.rates("")
+    rates = component_rates(config.optimisation, "")
     assert rates["subspace"] == pytest.approx(5e-3)
     assert rates["gates"] == pytest.approx(1e-2)
 
@@ -61,9 +64,12 @@ def test_the_shipped_configuration_has_the_counts_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sublora.intrinsic_dim=9"], "the sublora section needs adapter.method=sublora"),
-        (["--sublora.allocation_mode=shared"], "uniform, fixed, learned"),
-        (["--adapter.method=sublora", "--use_dora=true"], "set use_dora=False"),
+        (["--adapter.intrinsic_dim=9"], "is a setting of method sublora; the method is hylorada"),
+        (
+            ["--adapter.method=sublora", "--adapter.allocation_mode=shared"],
+            "uniform, fixed, learned",
+        ),
+        (["--adapter.method=sublora", "--use_dora=true"], "a setting of method hylorada and lora"),
         (["--model.shape=gpt2-micro"], "describe a random model; the source is 'tiny'"),
         (["--model.source=random", "--model.shape=gpt9"], "shape must be one of"),
     ],
@@ -76,7 +82,7 @@ def test_settings_that_contradict_each_other_are_refused(options: list[str], mes
 def test_a_random_model_is_described_by_its_section() -> None:
     section = parse(MICRO).model
     assert section.full_source() == "random:gpt2-micro,seed=3,tokenizer=tiny"
-    assert TrainConfig().model.full_source() == "tiny"
+    assert RunConfig().model.full_source() == "tiny"
     assert SubLoRASection().allocation_mode == "uniform"
 
 
@@ -88,11 +94,12 @@ def test_a_run_from_a_random_start_trains_and_its_adapter_is_the_model(
     options = [*text, *MICRO, *OPTIONS, f"--sublora.allocation_mode={mode}", "--accumulation=2"]
     targets = "--target_modules=[c_attn,lm_head]"
     config = parse([*options, targets, "--learning_rate=5e-3", f"--out={tmp_path / 'run'}"])
-    result = run(config)
-    assert "all" in result["audit"]
-    assert result["trainable_parameters"] == 60 + (3 if mode == "learned" else 0)
+    result = train_run(config)
+    assert result.audit is not None
+    assert "all" in result.audit
+    assert result.trainable_parameters == 60 + (3 if mode == "learned" else 0)
     stored = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
-    assert sum(tensor.numel() for tensor in stored.values()) == result["trainable_parameters"]
+    assert sum(tensor.numel() for tensor in stored.values()) == result.trainable_parameters
     loaded = PeftModel.from_pretrained(load_model(config).model, tmp_path / "run" / "adapter")
     assert bool(space(loaded).vector.any())
 
@@ -107,7 +114,7 @@ def losses(folder: Path) -> list[float]:
 def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:
     options = [*OPTIONS, "--sublora.allocation_mode=learned", "--log_every=1", "--num_train=12"]
     arguments = [*small_arguments(tmp_path), *options, "--accumulation=2"]
-    run(parse([*arguments, f"--out={tmp_path / 'one'}"]))
+    train_run(parse([*arguments, f"--out={tmp_path / 'one'}"]))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launcher, "-m", "hylorada", "train", *arguments, f"--out={tmp_path / 'two'}"],

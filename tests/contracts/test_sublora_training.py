@@ -12,11 +12,11 @@ from torch.nn.utils import parametrize
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
+from hylorada.specs.run import OptimisationSpec, TrainingSpec
 from hylorada.subspace import create_intrinsic_model
-from hylorada.subspace.trace import GateAnnealing, SubspaceTrace, subspace_callbacks
+from hylorada.subspace.trace import subspace_callbacks
 from hylorada.training.audit import AuditCallback
-from hylorada.training.optimisation import OptimisationSpec, parameter_groups
-from hylorada.training.settings import TrainingSpec
+from hylorada.training.optimisation import parameter_groups
 from hylorada.training.trainer import train
 from tests.families import build, logits, tokens
 from tests.unit.subspace.small import MODES, Stack, adapt, space
@@ -163,11 +163,3 @@ def test_a_resumed_trace_continues_and_annealing_ends_sharp(tmp_path: Path) -> N
 
 def test_models_without_a_subspace_have_nothing_to_watch(tmp_path: Path) -> None:
     assert subspace_callbacks(build("gpt2"), tmp_path) == []
-    model = build("gpt2")
-    path = tmp_path / "subspace.jsonl"
-    for callback in (SubspaceTrace(path), GateAnnealing()):
-        arguments = TrainingArguments(
-            str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True
-        )
-        Trainer(model, arguments, train_dataset=Rows(), callbacks=[callback]).train()
-    assert path.read_text() == ""

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hylorada.compression.gates import quantise_gates
-from hylorada.compression.message import Message
+from hylorada.compression.message import Message, quantise_gates
 from hylorada.compression.quantise import kmeans, symmetric, uniform
 
 FOLDER = Path(__file__).parent / "messages"

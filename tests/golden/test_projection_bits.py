@@ -7,9 +7,9 @@ its fingerprint, and for the first five parameters at the coordinates 1, 2, … 
 import pytest
 import torch
 
-from hylorada.models.bits import BitStream
 from hylorada.models.pretrained import load
-from hylorada.subspace.projections import KINDS, build_projection
+from hylorada.seeds import BitStream
+from hylorada.subspace.projections import PROJECTIONS, build_projection
 from tests.unit.subspace.small import adapt
 
 PINNED = {
@@ -29,7 +29,7 @@ def test_raw_bits_are_philox_under_the_hashed_name() -> None:
     assert BitStream(137, "golden").normal(3).tolist() == normals
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PROJECTIONS)
 def test_projections_have_their_pinned_values(kind: str) -> None:
     projection = build_projection(kind, 30, 6, seed=137, name="layers.0", factor="A")
     fingerprint, values = PINNED[kind]

@@ -12,19 +12,20 @@ from pathlib import Path
 from rich.console import Console
 
 from hylorada.cli import main
-from hylorada.experiments.study import Place, compare
+from hylorada.specs.study import StudyPlace
+from hylorada.studies.study import compare
 from tests.small_study import small_allocation
 
 PATIENCE_S = 200.0
 # Children start from a process that has imported everything, so that kills hit work, not imports.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["hylorada.experiments.study", "tests.small_study"])
+SERVER.set_forkserver_preload(["hylorada.studies.study", "tests.small_study"])
 
 
 def carry_out(source: Path, root: Path) -> None:
     """Carry out a small study; the target of a process of its own."""
     os.environ["HYLORADA_CACHE"] = str(source / "cache")
-    place = Place(out=root / "study", ledger=str(root / "runs"), workers=1)
+    place = StudyPlace(out=root / "study", ledger=str(root / "runs"), workers=1)
     options = small_allocation(source, designs=("learned",))
     compare("allocation", options, place, Console(file=io.StringIO()))
 

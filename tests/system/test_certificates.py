@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from peft import get_peft_model
 
-from hylorada.experiments.certify import certify
-from hylorada.experiments.compress import CompressionSpec, compress
-from hylorada.experiments.measuring import CertifySpec
+from hylorada.bounds import INEQUALITIES
+from hylorada.jobs.certify import Reader, certify, text_of
+from hylorada.jobs.compress import compress, read_message
 from hylorada.models.pretrained import load
+from hylorada.specs.evaluation import CertifySpec, CompressionSpec
 from hylorada.subspace import SubLoRAConfig
 
 LINE = "{first} comes before {second}, and that is all."
@@ -74,9 +76,26 @@ def test_a_gain_is_certified_and_held_out_text_confirms_it(place: Path) -> None:
     assert unseen.statements[2].measured < loss["bound"]
 
 
+def test_the_bet_certifies_most_of_what_the_shipped_model_gained(place: Path) -> None:
+    file, gains = place / "adapter.hyl", {}
+    spec, base = CertifySpec(progress=False, base="tiny"), load("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYLORADA_CACHE", str(place / "cache"))
+        store = text_of(str(place / "text"), spec, base)
+    reader = Reader(file, read_message(file), base, "", spec)
+    with reader.measuring(store) as losses:
+        for name in INEQUALITIES:
+            reader.spec = replace(spec, inequality=name)
+            gain = reader.certificate(losses, store, "text").headline
+            assert gain.bound < gain.measured
+            gains[name] = gain.bound
+    best = gains.pop("betting")
+    assert all(gain < best for gain in gains.values())
+
+
 def test_another_process_confirms_to_the_last_bit(place: Path) -> None:
     job = (
-        "import sys; from pathlib import Path; from hylorada.experiments.certify import verify; "
+        "import sys; from pathlib import Path; from hylorada.jobs.certify import verify; "
         "print(verify(Path(sys.argv[1]), sys.argv[2], progress=False).sentence)"
     )
     done = subprocess.run(

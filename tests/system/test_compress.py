@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,18 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from hylorada.compression.estimates import published_bits
+from hylorada.compression.coder import published_bits
 from hylorada.compression.message import Message, parse
 from hylorada.compression.quantise import fitted
 from hylorada.compression.training import QuantizingWrapper, settle_gates
 from hylorada.errors import CodecError, SpecError
-from hylorada.experiments.compress import (
-    CompressionSpec,
-    compress,
-    decompress,
-    load_adapter,
-    read_message,
-)
+from hylorada.jobs.compress import compress, decompress, load_adapter, read_message
+from hylorada.specs.evaluation import CompressionSpec
 from hylorada.subspace import SubLoRAConfig
 from tests.small_run import write_model
 
@@ -81,17 +77,16 @@ def test_the_decoded_adapter_has_the_weights_of_the_message(
 ) -> None:
     file, out = tmp_path / "message", tmp_path / "decoded"
     result = compress(str(place / mode), file, CompressionSpec(method=method))
-    assert result == decompress(file, out) | {
-        "file_bytes": file.stat().st_size,
-        "distortion": result["distortion"],
-    }
+    assert result.file_bytes == file.stat().st_size
+    again = decompress(file, out)
+    assert msgspec.structs.replace(again, distortion=result.distortion) == result
     message = parse(file.read_bytes())
     stored = load_file(out / WEIGHTS)
     assert stored[VECTOR].numpy().tobytes() == message.quantised.values.tobytes()
     if message.gates is not None:
         assert stored[GATES].numpy().tobytes() == message.gates.values.tobytes()
     assert list(stored) == list(load_file(place / mode / WEIGHTS))
-    assert 0 < result["distortion"] < 0.06
+    assert 0 < result.distortion < 0.06
     subspace = loaded(place, out).base_model.subspace()
     assert subspace.vector.detach().numpy().tobytes() == message.quantised.values.tobytes()
 
@@ -103,7 +98,7 @@ def test_what_was_trained_quantised_is_what_is_decoded(place: Path, tmp_path: Pa
     model.save_pretrained(tmp_path / "adapter")
     spec = CompressionSpec(gate_bits=4)
     result = compress(str(tmp_path / "adapter"), tmp_path / "message", spec)
-    assert result["distortion"] == 0.0
+    assert result.distortion == 0.0
     decompress(tmp_path / "message", tmp_path / "decoded")
     assert torch.equal(logits(loaded(place, tmp_path / "decoded")), logits(model))
 
@@ -131,32 +126,32 @@ def test_an_adapter_beside_a_configuration_of_something_else_is_compressed(
 ) -> None:
     shutil.copytree(place / "uniform", tmp_path / "adapter")
     (tmp_path / "config.yaml").write_text("server: {port: 80}\n")
-    assert compress(str(tmp_path / "adapter"), tmp_path / "message", PLAIN)["dim"] == DIM
+    assert compress(str(tmp_path / "adapter"), tmp_path / "message", PLAIN).dim == DIM
 
 
 def test_the_result_says_what_is_counted(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "message"
     result = compress(str(place / "learned"), file, CompressionSpec(method="uniform"))
     message = read_message(file)
-    assert result["counted_bits"] == 8 * len(message.counted)
-    assert result["dim"] == DIM
-    assert result["gates"] == 2
-    assert result["levels"] == 11
-    assert result["step"] is None
-    assert result["configuration_id"] == message.configuration_id
+    assert result.counted_bits == 8 * len(message.counted)
+    assert result.dim == DIM
+    assert result.gates == 2
+    assert result.levels == 11
+    assert result.step is None
+    assert result.configuration_id == message.configuration_id
     published = published_bits(message.quantised.counts) + 2 * 32
-    assert result["published_estimate_bits"] == pytest.approx(published + 2 * np.log2(published))
-    assert result["counted_bits"] < published
+    assert result.published_estimate_bits == pytest.approx(published + 2 * np.log2(published))
+    assert result.counted_bits < published
 
 
 def test_levels_and_distortion_are_kept_to(place: Path, tmp_path: Path) -> None:
     spec = CompressionSpec(levels=3, distortion=0.4)
     result = compress(str(place / "uniform"), tmp_path / "message", spec)
-    assert result["levels"] <= 3
-    assert result["distortion"] <= 0.4
+    assert result.levels <= 3
+    assert result.distortion <= 0.4
     finer = compress(str(place / "uniform"), tmp_path / "message", CompressionSpec(distortion=0.01))
-    assert finer["counted_bits"] > result["counted_bits"]
-    assert finer["distortion"] <= 0.01
+    assert finer.counted_bits > result.counted_bits
+    assert finer.distortion <= 0.01
 
 
 def test_the_order_of_targets_and_the_release_of_peft_do_not_change_the_file(
@@ -168,7 +163,7 @@ def test_the_order_of_targets_and_the_release_of_peft_do_not_change_the_file(
     values["target_modules"] = values["target_modules"][::-1]
     config.write_text(json.dumps(values | {"peft_version": "another"}))
     ids = {
-        compress(str(folder), tmp_path / "message", PLAIN)["configuration_id"]
+        compress(str(folder), tmp_path / "message", PLAIN).configuration_id
         for folder in (place / "uniform", tmp_path / "adapter")
     }
     assert len(ids) == 1

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import yaml
 
 import hylorada
 from hylorada.cli import COMMANDS, main
-from hylorada.experiments.studies import StudyOptions
-from hylorada.experiments.study import Place
 from tests.newcomer import GIVEN, in_small, make_everything_small, write_world
 from tests.pages import (
     PAGES,
@@ -28,9 +25,16 @@ from tests.pages import (
     name_of,
     rows_under,
 )
-from tests.settings import settings, shown_default
+from tests.settings import settings
 
-READ = [page for page in PAGES if any(b.commands or b.language == "python" for b in blocks(page))]
+# Its commands need a package that is installed beside; test_plugin.py carries them out.
+PLUGINS = ROOT / "docs" / "plugins.md"
+READ = [
+    page
+    for page in PAGES
+    if page != PLUGINS and any(b.commands or b.language == "python" for b in blocks(page))
+]
+WIDEST_TEXT, WIDEST_TABLE = 100, 140
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +88,25 @@ def test_every_given_name_is_of_a_page() -> None:
     assert {name_of(page) for page in READ} >= set(GIVEN)
 
 
+def test_the_page_of_plugins_shows_the_files_of_the_example() -> None:
+    folder = ROOT / "examples" / "plugin"
+    files = {
+        path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".toml")
+    }
+    shown = [block.text for block in blocks(PLUGINS) if block.language in ("python", "toml")]
+    assert len(shown) == 4
+    assert [text for text in shown if text not in files] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_are_short_enough_to_be_read_as_text(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    widest = [WIDEST_TABLE if line.startswith(("|", "![")) else WIDEST_TEXT for line in lines]
+    assert [line for line, most in zip(lines, widest, strict=True) if len(line) > most] == []
+
+
 # Links
 
 
@@ -134,7 +157,7 @@ def test_every_room_has_its_reference() -> None:
 
 def test_every_command_is_on_the_first_page() -> None:
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert [name for name in ("train", *COMMANDS) if f"`hylorada {name}`" not in text] == []
+    assert [name for name in COMMANDS if f"`hylorada {name}`" not in text] == []
 
 
 # Settings
@@ -146,13 +169,3 @@ def test_the_settings_of_a_page_are_those_of_the_code(part: str) -> None:
     wanted = [[f"`{one.name}`", one.type, one.default] for one in settings()[part]]
     assert [row[:3] for row in rows] == wanted
     assert [row[0] for row in rows if len(row) != 4 or not row[3].strip()] == []
-
-
-def test_the_options_of_a_study_are_those_of_the_command() -> None:
-    flags = {one.name.removeprefix("--"): one.default for one in settings()["hylorada compare"]}
-    switches = {"`false`": "off"}
-    for one in fields(StudyOptions):
-        value = shown_default(one.default if one.name != "replace" else {})
-        assert flags.pop(one.name) == switches.get(value, value), one.name
-    place = {one.name for one in fields(Place)} - {"command"}
-    assert set(flags) == {"study", *place}

@@ -13,7 +13,8 @@ import pytest
 from nbclient import NotebookClient
 
 from hylorada.cli import COMMANDS, main
-from hylorada.experiments import demo, study
+from hylorada.cli import study as study_commands
+from hylorada.studies import study
 from tests.pages import ROOT, Block, blocks, job_of, links
 from tests.small_study import Here
 
@@ -21,7 +22,7 @@ FOLDER = ROOT / "examples"
 PAGE, NOTEBOOK = FOLDER / "README.md", FOLDER / "hylorada_tour.ipynb"
 # The demonstration in small; studies run in this process.
 SMALL = replace(
-    demo.OPTIONS,
+    study_commands.DEMONSTRATION,
     designs=("learnable",),
     seeds=(1,),
     num_train=8,
@@ -35,7 +36,7 @@ SMALL = replace(
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder in which commands are typed, with a cache of its own."""
     monkeypatch.setenv("HYLORADA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(demo, "demo", partial(demo.demo, options=SMALL))
+    monkeypatch.setattr(study_commands, "demo", partial(study_commands.demo, options=SMALL))
     monkeypatch.setattr(study, "open_engine", lambda name, workers: Here())
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -86,7 +87,7 @@ def test_the_examples_follow_one_another_and_say_what_the_page_shows(here: Path)
 
 def test_every_command_has_an_example() -> None:
     shown = {job_of(words)[0] for block in blocks(PAGE) for words in block.commands}
-    assert shown == {"train", *COMMANDS}
+    assert shown == set(COMMANDS)
 
 
 def test_every_link_of_the_page_leads_to_a_file() -> None:

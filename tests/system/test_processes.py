@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hylorada.experiments.config import parse
-from hylorada.experiments.run import run
+from hylorada.cli.train import parse
+from hylorada.jobs.pipeline import train_run
 from tests.small_run import small_arguments
 
 
@@ -28,7 +28,7 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:
     # The last batch of an epoch is short, and dropout would differ between processes.
     options = ["--lora_dropout=0", "--log_every=1", "--num_train=22", "--evaluate_every=3"]
     arguments = [*small_arguments(tmp_path), *options, "--checkpoint_every=4"]
-    run(parse([*arguments, f"--out={tmp_path / 'one'}"]))
+    train_run(parse([*arguments, f"--out={tmp_path / 'one'}"]))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launcher, "-m", "hylorada", "train", *arguments, f"--out={tmp_path / 'two'}"],

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hylorada.experiments.engines import open_engine
-from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.ray import RayEngine, attempted
-from hylorada.experiments.engines.tasks import Outcome, Task
-from hylorada.experiments.job import address
-from hylorada.experiments.ledger import open_ledger
+from hylorada.jobs.engine import Board, Outcome, Task, open_engine
+from hylorada.jobs.ledger import open_ledger
+from hylorada.jobs.pipeline import address
+from hylorada.jobs.ray import RayEngine, attempted
 from tests.small_study import small_job
 
 ray = pytest.importorskip("ray", reason="the extra 'cluster' is not installed")

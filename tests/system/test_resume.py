@@ -12,19 +12,20 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from hylorada.experiments.config import TrainConfig, parse
-from hylorada.experiments.run import run
-from hylorada.training.checkpoints import checkpoints
+from hylorada.cli.train import parse
+from hylorada.jobs.pipeline import train_run
+from hylorada.specs.run import RunConfig
+from hylorada.training.loop import checkpoints
 from tests.small_run import small_arguments
 
 PATIENCE_S = 100.0
 # Children start from a process that has imported everything, so that kills hit work, not imports.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["hylorada.experiments.run", "hylorada.experiments.config"])
+SERVER.set_forkserver_preload(["hylorada.jobs.pipeline", "hylorada.cli.train"])
 
 
-def started(config: TrainConfig) -> ForkServerProcess:
-    process = SERVER.Process(target=run, args=(config,))
+def started(config: RunConfig) -> ForkServerProcess:
+    process = SERVER.Process(target=train_run, args=(config,))
     process.start()
     return process
 
@@ -58,7 +59,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     }
 
 
-def finish(config: TrainConfig) -> None:
+def finish(config: RunConfig) -> None:
     process = started(config)
     process.join(PATIENCE_S)
     assert process.exitcode == 0
@@ -91,7 +92,7 @@ def test_five_kills_and_a_damaged_checkpoint_change_no_bit(tmp_path: Path) -> No
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     config = replace(parse(small_arguments(tmp_path)), out=str(tmp_path / "run"))
-    first = run(config)
+    first = train_run(config)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    assert run(config) == first
+    assert train_run(config) == first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before

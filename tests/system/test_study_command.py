@@ -7,7 +7,7 @@ import pytest
 
 from hylorada.cli import COMMANDS, main
 from hylorada.cli.command import parsed
-from hylorada.cli.study import ALLOCATION
+from hylorada.cli.study import EXAMPLES
 from tests.small_study import write_sources
 
 DOCUMENTED = (
@@ -24,9 +24,8 @@ def test_the_documented_command_is_accepted_verbatim(words: str) -> None:
 
 
 def test_the_documented_allocation_study_is_accepted_verbatim() -> None:
-    options = parsed(
-        "compare", COMMANDS["compare"], ALLOCATION.removeprefix("hylorada compare ").split()
-    )
+    words = EXAMPLES.splitlines()[-1].removeprefix("  hylorada compare ")
+    options = parsed("compare", COMMANDS["compare"], words.split())
     assert (options.study, list(options.budgets)) == ("allocation", [1000, 2000])
     assert (list(options.seeds), options.tune) == ([42, 123, 999], True)
     assert (options.certified_documents, options.learning_rate) == (10_000, None)
@@ -44,6 +43,7 @@ def test_the_documented_allocation_study_is_accepted_verbatim() -> None:
         ("allocation --designs even", "unknown design 'even'; known are equal"),
         ("allocation --budgets 1", "must leave a coordinate to A and one to B"),
         ("landmarks --num_train 0", "num_train must be at least 1; got 0"),
+        ("landmarks --num_landmarks 1", "num_landmarks must be at least"),
         ("landmarks --ledger nowhere://runs", "storage that fsspec knows"),
     ],
 )

@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hylorada.experiments.engines.board import Board
-from hylorada.experiments.engines.local import LocalEngine
-from hylorada.experiments.engines.tasks import Task
-from hylorada.experiments.job import address
-from hylorada.experiments.ledger import FolderLedger
-from hylorada.experiments.study import Place, compare
+from hylorada.jobs.engine import Board, Task
+from hylorada.jobs.ledger import FolderLedger
+from hylorada.jobs.local import LocalEngine
+from hylorada.jobs.pipeline import address
+from hylorada.specs.study import StudyPlace
+from hylorada.studies.study import compare
 from tests.small_study import small_job, small_options
 
 PATIENCE_S = 200.0
 RUNS = 5  # baseline, bias, A/A, frozen and the baseline again
 # Children start from a process that has imported everything, so that kills hit work, not imports.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["hylorada.experiments.study", "tests.small_study"])
+SERVER.set_forkserver_preload(["hylorada.studies.study", "tests.small_study"])
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def carry_out(source: Path, out: Path, ledger: Path, workers: int) -> None:
     """Carry out a small study; the target of a process of its own."""
     os.environ["HYLORADA_CACHE"] = str(source / "cache")
     options = small_options(source, designs=("bias",), seeds=(1,))
-    place = Place(out=out, ledger=str(ledger), workers=workers)
+    place = StudyPlace(out=out, ledger=str(ledger), workers=workers)
     compare("landmarks", options, place, Console(file=io.StringIO()))
 
 

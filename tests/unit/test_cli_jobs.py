@@ -8,7 +8,7 @@ import pytest
 
 from hylorada.cli import main
 from hylorada.models.pretrained import load_tokenizer
-from hylorada.text.store import TokenStore
+from hylorada.text.tokens import TokenStore
 from tests.small_run import small_arguments
 from tests.unit.command_line import Output, evaluation, refusal
 
@@ -82,7 +82,7 @@ def test_an_interrupted_command_ends_without_a_traceback(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hylorada.experiments.run.load_data", interrupt)
+    monkeypatch.setattr("hylorada.jobs.pipeline.load_data", interrupt)
     assert main(["train", *small_arguments(place), "--out=interrupted"]) == 130
     assert capsys.readouterr().err.splitlines()[-1].startswith("hylorada: interrupted")
 

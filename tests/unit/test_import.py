@@ -72,8 +72,8 @@ def test_both_methods_are_registered_whoever_imports_peft() -> None:
         "import peft; import hylorada",
         "from hylorada import LandmarkLoRA",
         "import hylorada.adapters.config",
-        "import hylorada.subspace.trace",
-        "import hylorada.models.heads",
+        "import hylorada.subspace.model",
+        "import hylorada.models.anatomy",
         "import hylorada.training.loop",
     )
     run(ORDERS, *orders)

@@ -1,36 +1,38 @@
 """`HyLoRADAModel`: PEFT's LoRA tuner with landmarks, position bias and shared factors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar, cast
 
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from peft.tuners.lora import LoraModel
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.lora.variants import DoraLinearVariant
+from safetensors.torch import save_file
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig, check_rank
-from hylorada.adapters.dora import FastDora
-from hylorada.adapters.lora import FastLora, LowRankUpdate
-from hylorada.adapters.offloading import require_present
-from hylorada.adapters.position_bias import PositionGain
-from hylorada.adapters.positions import PositionContext
-from hylorada.adapters.registration import register
-from hylorada.adapters.shared import SharedState
-from hylorada.adapters.sites import LandmarkSites
-from hylorada.adapters.tuner_state import StatefulTuner
+from hylorada.adapters.config import PEFT_TYPE, HyLoRADAConfig
+from hylorada.adapters.lora import FastDora, FastLora, LowRankUpdate, check_rank
+from hylorada.adapters.positions import PositionContext, PositionGain
+from hylorada.adapters.registration import StatefulTuner, register
+from hylorada.adapters.shared import LandmarkSites, SharedFactor, SharedState
 from hylorada.errors import SpecError, UnsupportedModelError
 from hylorada.models.anatomy import (
-    Decoder,
     attention_projections,
     context_length,
     find_decoder,
     find_final_norm,
+    is_offloaded,
 )
-from hylorada.names import hint
+from hylorada.names import hint, known
 
 LAYERS_WITH_VARIANTS = ("Linear", "Linear4bit", "Linear8bitLt")  # plain and bitsandbytes
+FAST_PATHS = {NoneType: FastLora, DoraLinearVariant: FastDora}  # by PEFT's own variant
 
 
 class HyLoRADAModel(StatefulTuner, LoraModel):
@@ -40,7 +42,9 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
     state_name: ClassVar[str] = "lora_shared"
     lora_shared: nn.ModuleDict
 
-    def __init__(self, model: nn.Module, config: Any, adapter_name: str, **kwargs: Any) -> None:
+    def __init__(
+        self, model: nn.Module, config: object, adapter_name: str, **kwargs: object
+    ) -> None:
         if isinstance(config, HyLoRADAConfig) and config.keeps_state_on_the_tuner():
             raise SpecError(
                 "landmarks, position bias and shared factors live on the PEFT model, which "
@@ -55,7 +59,7 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
     # Configuration
 
     def _prepare_adapter_config(
-        self, peft_config: HyLoRADAConfig, model_config: dict[str, Any]
+        self, peft_config: HyLoRADAConfig, model_config: dict[str, object]
     ) -> HyLoRADAConfig:
         if peft_config.target_modules is None and not peft_config.target_parameters:
             peft_config.target_modules = attention_projections(self.model)
@@ -84,8 +88,8 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         lora_config: HyLoRADAConfig,
         adapter_name: str,
         target: nn.Module,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         base = target.get_base_layer() if isinstance(target, LoraLayer) else target
         if isinstance(base, Conv1D):  # stores its weight transposed; PEFT would set this and warn
@@ -98,30 +102,34 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         config = self.peft_config[adapter_name]
         layers = dict(self.lora_layers(adapter_name))
         for name, layer in layers.items():
-            require_present(layer.get_base_layer(), name)
+            if is_offloaded(layer.get_base_layer()):  # PEFT would leave its factors empty as well
+                raise UnsupportedModelError(
+                    f"a layer must be on a device when it is adapted; {name} is offloaded: adapt "
+                    "the model first, then offload it"
+                )
             check_rank(layer.r[adapter_name], layer.in_features, layer.out_features, name)
         if config.keeps_state_on_the_tuner():
             decoder = find_decoder(self.model)
-            if config.position_bias:
-                self._require_inside(decoder, layers)
+            outside = [name for name in layers if not decoder.holds(name)]
+            if config.position_bias and outside:
+                raise SpecError(
+                    "position_bias works inside the decoder, where tokens have positions; "
+                    f"{outside[0]} is outside: leave it out of target_modules, or set "
+                    "position_bias=False"
+                )
             state = SharedState(config, self.model, decoder, len(layers))
             state.take_factors(config.share_factors or "", adapter_name, layers, decoder)
             self.lora_shared[adapter_name] = state
         self._move_adapter_to_device_of_base_layer(adapter_name)
         self._use_fast_paths(adapter_name, layers)
-        self._follow_mode(adapter_name, layers)
-
-    def _require_inside(self, decoder: Decoder, layers: Iterable[str]) -> None:
-        for name in layers:
-            if not decoder.holds(name):
-                raise SpecError(
-                    f"position_bias works inside the decoder, where tokens have positions; {name} "
-                    "is outside: leave it out of target_modules, or set position_bias=False"
-                )
+        # PEFT leaves the dropout of new modules active in evaluation mode.
+        for module in (*layers.values(), self.shared_state(adapter_name)):
+            if module is not None:
+                module.train(self.model.training)
 
     def shared_state(self, adapter_name: str) -> SharedState | None:
         """Return what the adapter trains beyond its LoRA layers, or None."""
-        return dict(self._shared_states()).get(adapter_name)
+        return cast(SharedState | None, dict(self._states().items()).get(adapter_name))
 
     def lora_layers(self, adapter_name: str) -> Iterator[tuple[str, LoraLayer]]:
         """Yield the name and the LoRA layer of every module the adapter acts on."""
@@ -133,47 +141,40 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         state = self.shared_state(adapter_name)
         bias = None if state is None else state.position_bias
         for index, (name, layer) in enumerate(layers.items()):
-            fast = fast_variant(layer, adapter_name)
+            kind = type(layer).__name__
+            variant = type(layer.lora_variant.get(adapter_name))
+            has_variants = kind in LAYERS_WITH_VARIANTS and not layer.lora_bias[adapter_name]
+            fast = FAST_PATHS.get(variant) if has_variants else None
             if fast is not None:
-                gain = None
-                if bias is not None:
-                    gain = PositionGain(bias, index, adapter_name, self.positions)
+                view = (index, adapter_name, self.positions)
+                gain = None if bias is None else PositionGain(bias, *view)
                 layer.lora_variant[adapter_name] = fast(gain, state)
             elif bias is not None:
                 raise SpecError(
                     f"position_bias works on linear layers with plain LoRA or DoRA; {name} is "
-                    f"another kind ({type(layer).__name__}): set position_bias=False"
+                    f"another kind ({kind}): set position_bias=False"
                 )
             # The fast paths cast the small factors down; PEFT would cast the activations up.
             layer.cast_input_dtype_enabled = not all(
                 isinstance(layer.lora_variant.get(adapter), LowRankUpdate) for adapter in layer.r
             )
 
-    def _follow_mode(self, adapter_name: str, layers: dict[str, LoraLayer]) -> None:
-        """Put new modules into the model's own mode: PEFT leaves their dropout active in eval."""
-        mode = self.model.training
-        for layer in layers.values():
-            layer.train(mode)
-        if adapter_name in self.lora_shared:
-            self.lora_shared[adapter_name].train(mode)
-
     def _attach(self) -> None:
         self._detach()
-        configs = {n: c for n, c in self.peft_config.items() if n in self.lora_shared}
-        if not any(c.landmark_enabled or c.position_bias for c in configs.values()):
+        states = {name: cast(SharedState, state) for name, state in self._states().items()}
+        if not any(state.reads_positions for state in states.values()):
             return
         decoder = find_decoder(self.model)
         self.positions.attach(decoder)
         norms = {
-            name: self.model.get_submodule(config.landmark_module)
-            for name, config in configs.items()
-            if config.landmark_enabled
+            name: self.model.get_submodule(self.peft_config[name].landmark_module)
+            for name, state in states.items()
+            if state.landmarks is not None
         }
-        self.sites.attach(dict(self._shared_states()), norms, decoder)
+        self.sites.attach(states, norms, decoder)
 
     def _detach(self) -> None:
         self.positions.detach()
-        self.sites.detach()
 
     # Switching
 
@@ -198,9 +199,6 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
         finally:
             self.positions.mixed_batch = None
 
-    def _shared_states(self) -> list[tuple[str, SharedState]]:
-        return [(name, cast(SharedState, state)) for name, state in self._states().items()]
-
     # Storing
 
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
@@ -210,8 +208,8 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
 
     @classmethod
     def _convert_state_dict_for_initial_model(
-        cls, peft_model: Any, peft_config: Any, path: str, output_state_dict: Any, kwargs: Any
-    ) -> Any:
+        cls, peft_model: object, peft_config: HyLoRADAConfig, path: str, *rest: object
+    ) -> object:
         """Turn an adapter that began with a part of the weights into LoRA for the whole weights."""
         if peft_config.keeps_state_on_the_tuner() or peft_config.use_dora:
             raise SpecError(
@@ -220,9 +218,7 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
             )
         peft_config.init_lora_weights = True  # PEFT resets this for its own method only
         peft_config.save_pretrained(path)
-        return super()._convert_state_dict_for_initial_model(
-            peft_model, peft_config, path, output_state_dict, kwargs
-        )
+        return super()._convert_state_dict_for_initial_model(peft_model, peft_config, path, *rest)
 
     # Merging
 
@@ -254,7 +250,7 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
                 )
 
     def add_weighted_adapter(
-        self, adapters: list[str], weights: list[float], adapter_name: str, **kwargs: Any
+        self, adapters: list[str], weights: list[float], adapter_name: str, **kwargs: object
     ) -> None:
         """Combine adapters by weight: defined where LoRA factors are all there is."""
         for name in adapters:
@@ -271,14 +267,42 @@ class HyLoRADAModel(StatefulTuner, LoraModel):
             layer.scaling[adapter_name] = layer.lora_alpha[adapter_name] / layer.r[adapter_name]
 
 
-def fast_variant(layer: LoraLayer, adapter_name: str) -> type[FastLora] | type[FastDora] | None:
-    """Return the fast path for a layer, or None where PEFT's own forward has to serve."""
-    if type(layer).__name__ not in LAYERS_WITH_VARIANTS or layer.lora_bias[adapter_name]:
-        return None
-    variant = layer.lora_variant.get(adapter_name)
-    if variant is None:
-        return FastLora
-    return FastDora if type(variant) is DoraLinearVariant else None
+def export_lora(model: PeftModel, folder: str | Path, adapter_name: str = "default") -> None:
+    """Write an adapter as PEFT's own LoRA (or DoRA) format, for users without this package.
+
+    Shared factors are written out. Refused where LoRA cannot say what the adapter does: landmarks
+    and position bias that act.
+    """
+    tuner = model.base_model
+    if not isinstance(tuner, HyLoRADAModel):
+        raise SpecError(f"export_lora takes a HyLoRADA model; got {type(tuner).__name__}")
+    known(adapter_name, tuner.peft_config, "adapter")
+    state = tuner.shared_state(adapter_name)
+    if state is not None and not state.is_inert():
+        raise SpecError(
+            f"adapter {adapter_name!r} cannot become plain LoRA: its landmarks or position bias "
+            "act; train with landmark_enabled=False and position_bias=False to export"
+        )
+    tensors = {
+        name: tensor
+        for name, tensor in get_peft_model_state_dict(model, adapter_name=adapter_name).items()
+        if not name.startswith(f"base_model.{HyLoRADAModel.state_name}")
+    }
+    for name, layer in tuner.lora_layers(adapter_name):
+        for factor in ("lora_A", "lora_B"):
+            module = dict(getattr(layer, factor)).get(adapter_name)
+            if isinstance(module, SharedFactor):
+                tensors[f"base_model.model.{name}.{factor}.weight"] = module.weight
+    copies = {  # row by row: safetensors takes no other strides, and an SVD leaves them
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    save_file(copies, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = tuner.peft_config[adapter_name]
+    plain = {field.name: getattr(config, field.name) for field in fields(LoraConfig) if field.init}
+    plain |= {"peft_type": "LORA", "inference_mode": True}
+    LoraConfig(**plain).save_pretrained(folder)
 
 
 register(PEFT_TYPE, HyLoRADAConfig, HyLoRADAModel)

@@ -6,16 +6,18 @@ loads them, saves a copy for every layer, and FSDP refuses a parameter with two 
 """
 
 from collections.abc import Mapping
+from functools import partial
 
+import torch
 from jaxtyping import Float
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from hylorada.adapters.config import HyLoRADAConfig
-from hylorada.adapters.designs import build_landmarks
-from hylorada.adapters.offloading import resident
-from hylorada.adapters.position_bias import PositionBias
-from hylorada.models.anatomy import Decoder, hidden_size
+from hylorada.adapters.designs import DESIGNS, Design
+from hylorada.adapters.positions import PositionBias, PositionContext, PrefixSums
+from hylorada.errors import UnsupportedModelError
+from hylorada.models.anatomy import Decoder, hidden_size, resident
 
 
 class SharedState(nn.Module):
@@ -25,12 +27,15 @@ class SharedState(nn.Module):
         self, config: HyLoRADAConfig, model: nn.Module, decoder: Decoder, adapted: int
     ) -> None:
         super().__init__()
-        self.design = config.landmark_design if config.landmark_enabled else None
+        self.design_name = config.landmark_design  # a Design may hold what pickle cannot
         self.width = hidden_size(model)
         self.landmarks: nn.Module | None = None
         self.position_bias: PositionBias | None = None
+        self.reads_positions = config.landmark_enabled or config.position_bias
+        self.reads_the_past = False
         if config.landmark_enabled:
-            self.landmarks = build_landmarks(config, self.width, len(decoder.layers))
+            self.landmarks = self.design.build(config, self.width, len(decoder.layers))
+            self.reads_the_past = self.design.reads_the_past
         self.factors = nn.ParameterDict()
         if config.position_bias:
             assert config.max_positions is not None, "it is resolved before modules are built"
@@ -50,24 +55,16 @@ class SharedState(nn.Module):
                         self.factors[key] = nn.Parameter(weight.detach())
                     factors[adapter_name] = SharedFactor(self.factors, key)
 
+    @property
+    def design(self) -> Design:
+        """Return the design of the landmarks."""
+        return DESIGNS[self.design_name]
+
     def is_inert(self) -> bool:
         """Return whether the landmarks and the position bias change nothing."""
-        return not (self._changes_hidden_states() or self._changes_updates())
-
-    def _changes_hidden_states(self) -> bool:
-        """Return whether the landmark module acts: its output scale or offset is not zero."""
-        last = {"bias": "bias", "low_rank": "up", "norm_gain": "gain"}
-        if self.landmarks is None:
+        if self.landmarks is not None and self.design.acts(self.landmarks):
             return False
-        name = last.get(str(self.design), "scale")
-        return any(
-            bool(parameter.any())
-            for full_name, parameter in self.landmarks.named_parameters()
-            if full_name.rpartition(".")[2] == name
-        )
-
-    def _changes_updates(self) -> bool:
-        return self.position_bias is not None and bool(self.position_bias.table.any())
+        return self.position_bias is None or not self.position_bias.table.any()
 
 
 class SharedFactor(nn.Module):
@@ -100,3 +97,79 @@ def shared_key(factor: str, module_name: str, weight: Tensor, decoder: Decoder) 
         place = f"{block.removesuffix(str(layer))}*{module_name.removeprefix(block)}"
     shape = "x".join(map(str, weight.shape))
     return f"{factor}|{place}|{shape}".replace(".", "/")  # a ParameterDict key has no dots
+
+
+class LandmarkSites:
+    """The hooks that apply every active adapter's landmarks: after a norm, or after each block."""
+
+    def __init__(self, context: PositionContext) -> None:
+        self.context = context
+        self.enabled = True
+        self.active: list[str] = []
+        self.states: dict[str, SharedState] = {}
+        self.model_layers = 0
+        self.norms = 0
+
+    def attach(
+        self, states: dict[str, SharedState], norms: dict[str, nn.Module], decoder: Decoder
+    ) -> None:
+        """Listen to the final norm of each adapter in `norms`, or to the blocks in its place.
+
+        The hooks are removed with those of the context, which is attached before.
+        """
+        self.states, self.model_layers, self.norms = states, len(decoder.layers), 0
+        for adapter, norm in norms.items():
+            if states[adapter].design.after_every_block:
+                self.context.handles += [
+                    block.register_forward_hook(partial(self._after_block, adapter, index))
+                    for index, block in enumerate(decoder.layers)
+                ]
+            else:
+                hook = partial(self._after_norm, adapter)
+                self.context.handles.append(norm.register_forward_hook(hook))
+                self.norms += 1
+
+    def _after_norm(self, adapter: str, module: nn.Module, args: object, output: object) -> Tensor:
+        width = self.states[adapter].width
+        if not isinstance(output, Tensor) or output.shape[-1] != width:
+            raise UnsupportedModelError(
+                f"landmark_module must return hidden states {width} wide; "
+                f"{type(module).__name__} does not: leave it out to find the final norm"
+            )
+        if self.context.norm_calls == self.norms:
+            raise UnsupportedModelError(
+                "this model uses its final norm more than once in a pass; name another module in "
+                "landmark_module or set landmark_enabled=False"
+            )
+        self.context.norm_calls += 1
+        return self._apply(adapter, None, output)
+
+    def _after_block(
+        self, adapter: str, site: int, module: nn.Module, args: object, output: object
+    ) -> object:
+        if isinstance(output, tuple):
+            return (self._apply(adapter, site, output[0]), *output[1:])
+        assert isinstance(output, Tensor), "a block returns hidden states, alone or first"
+        return self._apply(adapter, site, output)
+
+    def _apply(self, adapter: str, site: int | None, hidden: Tensor) -> Tensor:
+        rows = self.context.rows(adapter)
+        serves = adapter in self.active if rows is None else bool(rows)
+        if not (self.enabled and serves):
+            return hidden
+        state = self.states[adapter]
+        assert state.landmarks is not None, "only adapters with landmarks are listened for"
+        # Blocks may lie on several devices, a shared bank on one.
+        home = next(state.landmarks.parameters()).device
+        home = hidden.device if home.type == "meta" else home  # offloaded, and fetched by the call
+        positions = self.context.require(hidden).to(home)
+        extra: dict[str, object] = {} if site is None else {"site": site}
+        if state.reads_the_past and self.context.cache is not None:
+            owner = (adapter, site)
+            extra["history"] = PrefixSums.of(self.context.cache, owner, self.model_layers)
+        changed = state.landmarks(hidden.to(home), positions, **extra).to(hidden.device)
+        if rows is None:
+            return changed
+        # The whole batch went in, so that a history keeps the rows that beam search reorders.
+        index = torch.tensor(rows, device=hidden.device)
+        return hidden.index_copy(0, index, changed[index])

@@ -1,64 +1,58 @@
 """Bounds on the loss of unseen text, from the bytes of a model and its measured losses."""
 
-from hylorada.bounds.bernstein import (
-    Spread,
-    empirical_bernstein,
-    empirical_bernstein_subsampled,
-    supermartingale_bernstein,
+from hylorada.bounds.betting import bet, betting
+from hylorada.bounds.certificate import (
+    Verification,
+    issue,
+    measured,
+    payment,
+    prefix_free,
+    recompute,
 )
-from hylorada.bounds.betting import bet, bet_on_draws, betting, betting_subsampled
-from hylorada.bounds.certificate import Certificate, Prior, issue
-from hylorada.bounds.classical import (
-    finite_hypothesis,
-    kl_inverse,
-    kl_inverse_finite,
-    kl_inverse_subsampled,
-    loss_range,
-    subsampled,
-    token_level,
-)
-from hylorada.bounds.complexity import Choice, Ledger, prefix_free
-from hylorada.bounds.evidence import Evidence
-from hylorada.bounds.relative import (
+from hylorada.bounds.empirical_bernstein import empirical_bernstein, supermartingale_bernstein
+from hylorada.bounds.hoeffding import finite_hypothesis, loss_range
+from hylorada.bounds.inequalities import INEQUALITIES, Inequality, LowerBound, Sample, clipped
+from hylorada.bounds.kl_inverse import kl_inverse, kl_inverse_finite
+from hylorada.bounds.statements import (
     Gain,
+    Losses,
     mixture_bits,
     relative_gain,
     relative_gain_of_tokens,
     saved_bits,
+    statements,
 )
-from hylorada.bounds.statements import Statement, statements
-from hylorada.bounds.verification import Verdict, recompute
+from hylorada.records.certificates import Certificate, Payment, Prior, Statement
 
 __all__ = [
+    "INEQUALITIES",
     "Certificate",
-    "Choice",
-    "Evidence",
     "Gain",
-    "Ledger",
+    "Inequality",
+    "Losses",
+    "LowerBound",
+    "Payment",
     "Prior",
-    "Spread",
+    "Sample",
     "Statement",
-    "Verdict",
+    "Verification",
     "bet",
-    "bet_on_draws",
     "betting",
-    "betting_subsampled",
+    "clipped",
     "empirical_bernstein",
-    "empirical_bernstein_subsampled",
     "finite_hypothesis",
     "issue",
     "kl_inverse",
     "kl_inverse_finite",
-    "kl_inverse_subsampled",
     "loss_range",
+    "measured",
     "mixture_bits",
+    "payment",
     "prefix_free",
     "recompute",
     "relative_gain",
     "relative_gain_of_tokens",
     "saved_bits",
     "statements",
-    "subsampled",
     "supermartingale_bernstein",
-    "token_level",
 ]

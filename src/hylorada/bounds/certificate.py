@@ -1,234 +1,264 @@
-"""A certificate as data: every number, what was assumed, what was paid, and what it is about."""
+"""From losses and what is paid to a certificate, and from it back to whether it holds."""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
-from hylorada.bounds.complexity import Choice, Ledger
-from hylorada.bounds.evidence import Evidence
-from hylorada.bounds.levels import LEVELS, require_level
-from hylorada.bounds.rules import require_delta
-from hylorada.bounds.statements import GAIN, Statement, inner_choices, statements
+from hylorada.bounds.inequalities import INEQUALITIES, require, require_count
+from hylorada.bounds.statements import BITS, GAIN, SHARE, WEIGHTS, Losses, statements
 from hylorada.errors import SpecError
-from hylorada.names import require_one_of
+from hylorada.records.certificates import (
+    Certificate,
+    CertifiedText,
+    Code,
+    MeanLosses,
+    Measured,
+    MeasuredModel,
+    MessageFile,
+    PaidChoice,
+    Payment,
+    Prior,
+    Statement,
+)
+from hylorada.units import Bits, nats_from_bits
 
-SCHEMA = 1
-PRIORS = ("pretrained", "random")
+# How far two machines may differ. Sums in another order change a loss by far less; bfloat16
+# instead of float32 by a few thousandths of a bit.
+TOLERANCE = {BITS: 0.01, SHARE: 0.005}
+PLACES = {
+    "document": "On unseen documents of this kind",
+    "token": "On fresh tokens after the contexts of this corpus",
+}
+ASSUMPTIONS = {
+    "document": "The documents are independent draws from one distribution.",
+    "token": "Nothing is assumed about how tokens depend on each other; the order of the documents "
+    "was fixed before they were seen, and nothing is said about other contexts.",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
-    """Where the message is decoded to: a pretrained model, or random weights from a seed."""
+def prefix_free(length: int) -> Bits:
+    """Return the bits of a string of `length` bits whose length is not known beforehand.
 
-    kind: str
-    name: str
-
-    def __post_init__(self) -> None:
-        require_one_of("a prior", self.kind, PRIORS)
-
-    @property
-    def assumption(self) -> str:
-        """Return what must hold of the prior for the certificate to be true."""
-        if self.kind == "random":
-            return f"The weights are those that the configuration and seed of {self.name} give."
-        return (
-            f"{self.name} was trained without these documents, and was not chosen by looking at "
-            "them. If it has seen them, the certificate is void."
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """What `hylorada bound` writes and `hylorada verify` checks.
-
-    Attributes:
-        level: "document" or "token".
-        delta: Probability with which any of the statements may be wrong.
-        prior: What the message is decoded with.
-        ledger: What the model and the choices cost.
-        inner: What the bounds chose themselves, paid for inside their formulas.
-        statements: All that is certified.
-        message: Name, size, hash and configuration of the file.
-        model: Base, vocabulary, dtype, context and stride of the evaluation.
-        data: Source, split, fingerprint and counts of the corpus and of what was read.
-        measured: Plain losses without any bound, and the hash of all of them.
-        code: Versions and the hash of the source that decides numbers.
+    The prior `2^-C / (C (C + 1))` for each string of C >= 1 bits sums to one. It exceeds the usual
+    `C + 2 log2 C`, which sums to 1.64, by `log2(1 + 1/C)`. No message at all costs nothing: that is
+    the frozen model, which has no choice in it.
     """
+    if length < 0:
+        raise SpecError(f"the length of a message must not be negative; got {length} bits")
+    if length == 0:
+        return Bits(0.0)
+    return Bits(length + math.log2(length) + math.log2(length + 1))
 
-    level: str
-    delta: float
-    prior: Prior
-    ledger: Ledger
-    inner: tuple[Choice, ...]
-    statements: tuple[Statement, ...]
-    message: dict[str, Any]
-    model: dict[str, Any]
-    data: dict[str, Any]
-    measured: dict[str, Any]
-    code: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        require_delta(self.delta)
-        require_level(self.level)
-        if not self.statements:
-            raise SpecError("a certificate must state something; got no statement")
+def payment(message_bits: int, choices: Mapping[str, int] | None = None) -> Payment:
+    """Return all that is paid before the first document is read; its `nats` are the complexity.
 
-    @property
-    def headline(self) -> Statement:
-        """Return the gain over the frozen model, or the loss where there is none."""
-        return self.statements[0]
+    Whatever the counted part of a message holds (levels, codebook, gates, coordinates) is paid by
+    its bits, and how its numbers were found (learning rate, epochs, restarts) costs nothing: the
+    bound holds for every message at once.
 
-    @property
-    def sentence(self) -> str:
-        """Return the headline in words."""
-        place = LEVELS[self.level].place
-        chance = f"with probability {100 * (1 - self.delta):g} %"
-        head = self.headline
-        if head.name == GAIN and head.vacuous:
-            return (
-                f"No gain is certified ({head.measured:.3f} bits per token were measured): the "
-                f"file costs more than {self.data['documents_read']:,} documents can pay for."
-            )
-        if head.name == GAIN:
-            return (
-                f"{place} the adapted model is better than the frozen one by at least "
-                f"{head.bound:.3f} bits per token, {chance}."
-            )
-        if head.vacuous:
-            return "Nothing is certified: the bound is not below that of a uniform guess."
-        return f"{place} the model needs at most {head.bound:.3f} bits per token, {chance}."
+    Args:
+        message_bits: Length of the message; 0 for a frozen model.
+        choices: What the decoder needs beside it and was picked by looking, with the number of
+            options that were fixed before: dimension, targets, rank, allocation, projection seed.
+    """
+    paid = paid_choices(choices or {})
+    bits = Bits(prefix_free(message_bits) + math.fsum(choice.bits for choice in paid))
+    return Payment(
+        message_bits=message_bits,
+        prefix_free_bits=prefix_free(message_bits),
+        choices=paid,
+        bits=bits,
+        nats=nats_from_bits(bits),
+        paid_inside_each_bound=[],
+    )
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Return what must hold for the statements to be true, a sentence each."""
-        tried = ", ".join(choice.name for choice in self.ledger.choices) or "nothing"
-        predictor = (
-            "The model certified is a mixture with its reference at the weight stated: over whole "
-            "documents at document level, at every token at token level."
-        )
-        return (
-            self.prior.assumption,
-            LEVELS[self.level].assumption,
-            "The file's configuration was fixed before the data were seen, except for what the "
-            f"ledger pays for: {tried}.",
-            predictor,
-        )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "schema": SCHEMA,
-            "sentence": self.sentence,
-            "level": self.level,
-            "delta": self.delta,
-            "statements": [statement.as_dict() for statement in self.statements],
-            "assumptions": list(self.assumptions),
-            "prior": asdict(self.prior),
-            "ledger": {
-                **self.ledger.as_dict(),
-                "paid_inside_each_bound": [choice.as_dict() for choice in self.inner],
-            },
-            "message": self.message,
-            "model": self.model,
-            "data": self.data,
-            "measured": self.measured,
-            "code": self.code,
-        }
-
-    def to_json(self) -> str:
-        """Return the certificate as a file holds it."""
-        return json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> "Certificate":
-        """Return the certificate in a file; anything else is refused in one line."""
-        try:
-            stored = json.loads(text)
-            if stored["schema"] != SCHEMA:
-                raise SpecError(
-                    f"a certificate of schema {SCHEMA} is needed; got {stored['schema']}; verify "
-                    "it with the version that wrote it"
-                )
-            return _read(stored)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if isinstance(error, SpecError):
-                raise
-            raise SpecError(
-                f"the file is not a certificate of hylorada bound ({type(error).__name__}: {error})"
-            ) from error
+def paid_choices(choices: Mapping[str, int]) -> list[PaidChoice]:
+    """Return what naming one option of each choice costs."""
+    paid = []
+    for name, options in choices.items():
+        require_count(f"the options of {name!r}", options)
+        paid.append(PaidChoice(name=name, options=options, bits=math.log2(options)))
+    return paid
 
 
 def issue(
-    evidence: Evidence,
-    ledger: Ledger,
+    losses: Losses,
+    paid: Payment,
     prior: Prior,
     *,
     level: str,
-    delta: float = 0.05,
-    message: dict[str, Any],
-    model: dict[str, Any],
-    data: dict[str, Any],
-    code: dict[str, Any],
+    delta: float,
+    inequality: str,
+    message: MessageFile,
+    model: MeasuredModel,
+    data: CertifiedText,
+    code: Code,
 ) -> Certificate:
-    """Return the certificate that the evidence supports; see `Certificate` for the arguments."""
+    """Return the certificate that the losses support; see `Certificate` for the arguments."""
+    require(delta=delta)
+    found = statements(losses, paid, level=level, delta=delta, inequality=inequality)
+    inside = {
+        **INEQUALITIES[inequality].choices,
+        "weight of the reference in the mixture": len(WEIGHTS),
+        "statements that hold at once": len(found),
+    }
     return Certificate(
+        sentence=_sentence(level, delta, found[0], data.documents_read),
         level=level,
         delta=delta,
+        statements=found,
+        assumptions=_assumptions(prior, level, paid),
         prior=prior,
-        ledger=ledger,
-        inner=inner_choices(evidence),
-        statements=statements(evidence, ledger, level=level, delta=delta),
+        ledger=msgspec.structs.replace(paid, paid_inside_each_bound=paid_choices(inside)),
         message=message,
         model=model,
         data=data,
-        measured=measured(evidence),
+        measured=measured(losses),
         code=code,
+        inequality=inequality,
     )
 
 
-def measured(evidence: Evidence) -> dict[str, Any]:
+def measured(losses: Losses) -> Measured:
     """Return the plain losses, in bits per token, and the hash of every loss."""
-    digest = hashlib.sha256()
-    for values in (evidence.adapted, evidence.frozen, evidence.ranks):
-        if values is not None:
-            digest.update(values.tobytes())
-    return {
-        "adapted": _means(evidence, evidence.adapted),
-        "frozen": None if evidence.frozen is None else _means(evidence, evidence.frozen),
-        "losses_sha256": digest.hexdigest(),
-    }
 
+    def means(tokens: Float[np.ndarray, " tokens"]) -> MeanLosses:
+        each = losses.of_documents(tokens) / losses.lengths_of_documents()
+        return MeanLosses(
+            bits_per_token_over_documents=float(each.mean()),
+            standard_deviation_over_documents=float(each.std()),
+            bits_per_token_over_tokens=float(tokens.mean(dtype=np.float64)),
+            bits_per_byte=float(tokens.sum(dtype=np.float64)) / losses.byte_count,
+        )
 
-def _read(stored: dict[str, Any]) -> Certificate:
-    ledger = stored["ledger"]
-    return Certificate(
-        level=stored["level"],
-        delta=stored["delta"],
-        prior=Prior(**stored["prior"]),
-        ledger=Ledger(message_bits=ledger["message_bits"], choices=_choices(ledger["choices"])),
-        inner=_choices(ledger["paid_inside_each_bound"]),
-        statements=tuple(Statement(**statement) for statement in stored["statements"]),
-        message=stored["message"],
-        model=stored["model"],
-        data=stored["data"],
-        measured=stored["measured"],
-        code=stored["code"],
+    digest = hashlib.sha256(losses.adapted.tobytes())
+    if losses.frozen is not None:
+        digest.update(losses.frozen.tobytes())
+    digest.update(losses.ranks.tobytes())
+    return Measured(
+        adapted=means(losses.adapted),
+        frozen=None if losses.frozen is None else means(losses.frozen),
+        losses_sha256=digest.hexdigest(),
     )
 
 
-def _choices(stored: list[dict[str, Any]]) -> tuple[Choice, ...]:
-    return tuple(Choice(name=one["name"], options=one["options"]) for one in stored)
+def _sentence(level: str, delta: float, headline: Statement, documents_read: int) -> str:
+    """Return the headline in words."""
+    place, chance = PLACES[level], f"with probability {100 * (1 - delta):g} %"
+    if headline.name != GAIN:
+        if headline.vacuous:
+            return "Nothing is certified: the bound is not below that of a uniform guess."
+        return f"{place} the model needs at most {headline.bound:.3f} bits per token, {chance}."
+    if headline.vacuous:
+        return (
+            f"No gain is certified ({headline.measured:.3f} bits per token were measured): the "
+            f"file costs more than {documents_read:,} documents can pay for."
+        )
+    return (
+        f"{place} the adapted model is better than the frozen one by at least "
+        f"{headline.bound:.3f} bits per token, {chance}."
+    )
 
 
-def _means(evidence: Evidence, losses: Float[np.ndarray, " tokens"]) -> dict[str, float]:
-    each = evidence.of_documents(losses) / evidence.lengths_of_documents()
-    return {
-        "bits_per_token_over_documents": float(each.mean()),
-        "standard_deviation_over_documents": float(each.std()),
-        "bits_per_token_over_tokens": float(losses.mean(dtype=np.float64)),
-        "bits_per_byte": float(losses.sum(dtype=np.float64)) / evidence.byte_count,
+def _assumptions(prior: Prior, level: str, paid: Payment) -> list[str]:
+    """Return what must hold for the statements to be true, a sentence each."""
+    if prior.kind == "random":
+        of_prior = f"The weights are those that the configuration and seed of {prior.name} give."
+    else:
+        of_prior = (
+            f"{prior.name} was trained without these documents, and was not chosen by looking at "
+            "them. If it has seen them, the certificate is void."
+        )
+    tried = ", ".join(choice.name for choice in paid.choices) or "nothing"
+    return [
+        of_prior,
+        ASSUMPTIONS[level],
+        "The file's configuration was fixed before the data were seen, except for what the "
+        f"ledger pays for: {tried}.",
+        "The model certified is a mixture with its reference at the weight stated: over whole "
+        "documents at document level, at every token at token level.",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether a certificate was confirmed, and the one line that says so or what differs."""
+
+    confirmed: bool
+    sentence: str
+
+
+def differs(reason: str) -> Verification:
+    """Return that a certificate is not confirmed."""
+    return Verification(False, f"differs: {reason}")
+
+
+def recompute(certificate: Certificate, losses: Losses) -> Verification:
+    """Return whether measuring again supports every statement of a certificate.
+
+    Numbers computed on the same machine are equal to the last bit; `TOLERANCE` says how far
+    another machine's may lie apart.
+    """
+    again = issue(
+        losses,
+        payment(
+            certificate.ledger.message_bits,
+            {choice.name: choice.options for choice in certificate.ledger.choices},
+        ),
+        certificate.prior,
+        level=certificate.level,
+        delta=certificate.delta,
+        inequality=certificate.inequality,
+        message=certificate.message,
+        model=certificate.model,
+        data=certificate.data,
+        code=certificate.code,
+    )
+    if [one.name for one in again.statements] != [one.name for one in certificate.statements]:
+        return differs("the statements are not those of this kind of certificate")
+    apart = 0.0
+    for stated, found in zip(certificate.statements, again.statements, strict=True):
+        for what in ("measured", "bound"):
+            difference = abs(getattr(stated, what) - getattr(found, what))
+            if not difference <= TOLERANCE[found.unit]:
+                return differs(
+                    f"the {what} {stated.name} is {getattr(found, what):.4f} "
+                    f"{found.unit}, the certificate says {getattr(stated, what):.4f}"
+                )
+            apart = max(apart, difference)
+    return _compared(certificate, again, apart)
+
+
+def _compared(certificate: Certificate, again: Certificate, apart: float) -> Verification:
+    """Return whether the rest of a certificate follows from the file and the losses, too."""
+    read = certificate.data.documents_read
+    told = _sentence(certificate.level, certificate.delta, certificate.headline, read)
+    pairs: dict[str, tuple[object, object]] = {
+        "sentence": (certificate.sentence, told),
+        "list of assumptions": (certificate.assumptions, again.assumptions),
+        "ledger": (certificate.ledger, again.ledger),
     }
+    same = again.measured.losses_sha256 == certificate.measured.losses_sha256
+    if same:  # another machine may find another weight or stake best
+        pairs["list of statements"] = certificate.statements, again.statements
+        pairs["mean of the losses"] = certificate.measured, again.measured
+    for name, (stated, found) in pairs.items():
+        if _text(stated) != _text(found):
+            return differs(f"file, choices and losses give another {name}")
+    if same:
+        return Verification(True, "confirmed: every loss is the same to the last bit")
+    return Verification(True, f"confirmed: no number differs by more than {apart:.2g}")
+
+
+def _text(value: object) -> str:
+    """Return a record as JSON with nine digits a number: machines differ in the last ones."""
+    text = msgspec.json.encode(value)
+    return json.dumps(json.loads(text, parse_float=lambda number: f"{float(number):.9g}"))

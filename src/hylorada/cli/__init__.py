@@ -5,7 +5,7 @@ import select
 import sys
 from collections.abc import Sequence
 
-from hylorada.cli import bench, certificate, compress, evaluate, study, text, train
+from hylorada.cli import certificates, evaluate, listing, study, train
 from hylorada.cli.command import Command, parsed
 from hylorada.errors import CheckpointError, CodecError, RunError, SpecError
 from hylorada.files import PARTIAL
@@ -32,14 +32,11 @@ Each command explains itself:
     hylorada COMMAND --help
 """
 
-COMMANDS: dict[str, Command] = (
-    study.COMMANDS
-    | text.COMMANDS
-    | evaluate.COMMANDS
-    | compress.COMMANDS
-    | certificate.COMMANDS
-    | bench.COMMANDS
-)
+COMMANDS: dict[str, Command] = {
+    name: command
+    for module in (study, train, evaluate, certificates, listing)
+    for name, command in module.COMMANDS.items()
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,21 +87,14 @@ def _unusable(error: OSError) -> int:
 
 def _dispatch(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
-        print(OVERVIEW.format(commands=_command_list()))
+        lines = [f"  {name:10s} {command.purpose}" for name, command in COMMANDS.items()]
+        print(OVERVIEW.format(commands="\n".join(lines)))
         return
     name, *rest = words
     if name == "--version":
         from importlib.metadata import version
 
         print(f"hylorada {version('hylorada')}")
-    elif name == "train":  # reads YAML files and dotted options of its own
-        train.train(rest)
-    elif name in COMMANDS:
-        COMMANDS[name].work(parsed(name, COMMANDS[name], rest))
-    else:
-        known(name, ["train", *COMMANDS], "command")
-
-
-def _command_list() -> str:
-    purposes = {"train": train.PURPOSE} | {name: c.purpose for name, c in COMMANDS.items()}
-    return "\n".join(f"  {name:10s} {purpose}" for name, purpose in purposes.items())
+        return
+    command = COMMANDS[known(name, COMMANDS, "command")]
+    command.work(parsed(name, command, rest))

@@ -1,36 +1,30 @@
 """hylorada evaluate."""
 
-from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
+from argparse import ArgumentParser, Namespace
 
-from hylorada.cli.command import Command
-from hylorada.cli.output import require_place, write_json
-from hylorada.experiments.help_text import LINES_HELP
+from hylorada.cli.command import Command, add_json, add_settings, chosen, deliver, require_place
+from hylorada.specs.evaluation import DEFAULT_METRICS, EvaluationSpec
+from hylorada.specs.run import TextSpec
 
 
-def _evaluate_options(parser: ArgumentParser) -> None:
-    parser.add_argument("subject", help="A model, an adapter folder or a run folder.")
-    parser.add_argument("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
-    parser.add_argument("--split", default="test", help="train, valid or test.")
-    parser.add_argument("--lines", default="auto", help=LINES_HELP)
-    parser.add_argument("--model", default=None, help="The base model of an adapter, if moved.")
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        default=["ppl", "position_curve", "lim_ppl", "retrieval", "context_gain"],
-        help="Of ppl, position_curve, lim_ppl_seed, mid_ppl, lim_ppl, context_gain, retrieval, "
-        "cost.",
-    )
-    parser.add_argument("--max_length", type=int, default=512, help="Tokens of context.")
-    parser.add_argument("--max_tokens", type=int | None, default=131_072, help="Tokens read.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of generated items.")
-    parser.add_argument("--device", default=None, help="cpu or cuda; chosen by itself.")
-    parser.add_argument("--json", default=None, help="File for all numbers; - is standard output.")
+def _options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("subject", help="A model, an adapter folder or a run folder.")
+    add("--data", default="sotu", help="sotu, a file, a folder or a hub name (default: sotu)")
+    add("--split", default="test", help="train, valid or test (default: test)")
+    add_settings(parser, TextSpec, only=["lines"])
+    add("--model", default=None, help="The base model of an adapter, if it has moved.")
+    usual = f"hylorada list metrics shows them (default: {' '.join(DEFAULT_METRICS)})"
+    add("--metrics", nargs="+", default=DEFAULT_METRICS, metavar="TEXT", help=usual)
+    add_settings(parser, EvaluationSpec)
+    add("--device", default=None, help="cpu or cuda; CUDA where there is one by default.")
+    add_json(parser)
 
 
 def _evaluate(options: Namespace) -> None:
-    from hylorada.evaluation.metrics import EvaluationSpec, require_metrics
-    from hylorada.experiments.subject import evaluate_subject
+    from hylorada.cli.tables import evaluation_table
+    from hylorada.evaluation.metrics import require_metrics
+    from hylorada.jobs.evaluate import evaluate_subject
 
     require_metrics(options.metrics)
     require_place("--json", options.json)
@@ -41,23 +35,17 @@ def _evaluate(options: Namespace) -> None:
         lines=options.lines,
         base=options.model,
         metrics=options.metrics,
-        spec=EvaluationSpec(
-            max_length=options.max_length, max_tokens=options.max_tokens, seed=options.seed
-        ),
+        spec=chosen(EvaluationSpec, options),
         device=options.device,
     )
-    write_json(result, options.json)
-    if options.json != "-":
-        from hylorada.experiments.evaluation_table import evaluation_table
-
-        Console().print(evaluation_table(result))
+    deliver(result, options.json, evaluation_table(result))
 
 
 COMMANDS = {
     "evaluate": Command(
         "Measure a model, an adapter or a run on held-out text.",
         "hylorada evaluate runs/my_run --data sotu --metrics ppl lim_ppl",
-        _evaluate_options,
+        _options,
         _evaluate,
     ),
 }

@@ -1,102 +1,58 @@
 """hylorada demo, compare and report."""
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from hylorada.cli.command import Command
-from hylorada.cli.output import say
-from hylorada.experiments.help_text import LINES_HELP
+from hylorada.cli.command import Command, add_settings, chosen, say
+from hylorada.records.studies import Study
+from hylorada.specs.study import StudyOptions, StudyPlace
 
-# compare
-
-ALLOCATION = "hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999 --tune"
-DESIGNS = (
-    "original, per_layer, position_adaptive, shared, learnable, uniform, bias, static, low_rank, "
-    "norm_gain, rank+1, dora, position_bias"
-)
-DIVISIONS = "equal, uniform, B-heavy, A-heavy, learned, size-neutral"
-QUESTIONS = f"""The studies:
-  landmarks   Do landmarks earn their parameters?
-  bucketing   Is it worth learning where position buckets end?
-  ablation    What does each component add?
-  length      Does the gain last in longer contexts?
-  allocation  How should SubLoRA's coordinates be divided between A and B?
+EXAMPLES = """Which studies there are:
+  hylorada list studies
 
 Another example:
-  {ALLOCATION}"""
+  hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999 --tune"""
+
+# Too small to settle much, large enough to show how a question is asked: arms that share data,
+# order and seeds, controls of the same size, a repeated baseline, and verdicts with intervals.
+DEMONSTRATION = StudyOptions(
+    designs=("position_adaptive", "learnable", "low_rank", "bias"),
+    num_train=128,
+    num_val=32,
+    num_test=96,
+    max_length=256,
+    evidence_items=4,
+    cpu=True,
+)
 
 
 def _compare_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("study", help="landmarks, bucketing, ablation, length or allocation.")
-    add(
-        "--model",
-        default="tiny",
-        help="tiny, smollm2, a folder, a GGUF file, a hub name or random:…",
-    )
-    add("--data", default="sotu", help="sotu, a file, a folder or a hub name.")
-    add("--lines", default="auto", help=LINES_HELP)
-    add("--replace", type=dict[str, str], default={}, help="Strings to replace, as JSON.")
-    add("--epochs", type=float, default=1.0, help="Passes over the training sequences.")
-    add("--num_train", type=int, default=500, help="Training sequences, drawn by each seed.")
-    add("--num_val", type=int, default=100, help="Sequences on which rates are tuned.")
-    add("--num_test", type=int, default=200, help="Sequences on which arms are judged.")
-    add("--num_landmarks", type=int, default=8, help="Landmarks of every design.")
-    add(
-        "--designs",
-        nargs="+",
-        default=None,
-        help=f"Arms beside the baseline, of {DESIGNS}; in ablation of +DoRA, '+position bias', "
-        "+position_adaptive, +learnable (with --factorial landmarks and controls); in allocation "
-        f"of {DIVISIONS}; null takes the study's own.",
-    )
-    add("--seeds", type=int, nargs="+", default=[42, 123, 456], help="One block of arms each.")
-    add("--max_length", type=int | None, default=None, help="Tokens in a sequence; 512.")
-    add("--batch_size", type=int, default=8, help="Sequences in a step.")
-    add("--learning_rate", type=float | None, default=None, help="5e-4; in allocation 1e-2.")
-    add("--precision", default="float32", help="float32, bfloat16 or autocast.")
-    add("--tune", action="store_true", help="Search a learning rate for every arm first.")
-    add("--factorial", action="store_true", help="Cross the factors of an ablation.")
-    add("--budgets", type=int, nargs="+", default=[1000, 2000], help="Coordinates, in allocation.")
-    add("--certified_documents", type=int, default=10_000, help="Drawn for its certificates.")
-    add("--evidence_items", type=int, default=16, help="Questions of the evidence metric.")
-    add("--cpu", action="store_true", help="Stay on the CPU where there is an accelerator.")
-    add("--engine", default="local", help="local, or ray for a cluster (extra 'cluster').")
-    add("--workers", type=int | None, default=None, help="Runs at a time.")
-    add("--ledger", default="runs", help="Folder or URL of runs, shared by studies.")
-    add("--out", default=None, help="Folder of the study; studies/NAME.")
+    parser.add_argument("study", help="Its name; hylorada list studies shows them.")
+    add_settings(parser, StudyOptions)
+    add_settings(parser, StudyPlace, without=["out", "command"])
+    parser.add_argument("--out", default=None, help="Folder of the study (default: studies/NAME)")
 
 
 def _compare(options: Namespace) -> None:
-    from hylorada.experiments.studies import StudyOptions
-    from hylorada.experiments.studies.tables import show
-    from hylorada.experiments.study import Place, compare
+    from hylorada.cli.tables import show
+    from hylorada.studies.study import compare
 
-    chosen = options.as_dict()
-    study = chosen.pop("study")
-    out = Path(chosen.pop("out") or Path("studies") / study)
-    place = Place(
-        out=out,
-        command=chosen.pop("typed"),
-        **{name: chosen.pop(name) for name in ("engine", "workers", "ledger")},
-    )
-    for name in ("designs", "seeds", "budgets"):
-        chosen[name] = None if chosen[name] is None else tuple(chosen[name])
+    out = Path(options.out or Path("studies") / options.study)
+    options.out, options.command = out, options.typed
     console = Console()
-    show(compare(study, StudyOptions(**chosen), place, console), console)
+    place = chosen(StudyPlace, options)
+    show(compare(options.study, chosen(StudyOptions, options), place, console), console)
     say(f"hylorada report {out} draws the page.")
 
 
-# report
-
-
 def _report_options(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", help="A study's folder, a folder of studies, or a run's folder.")
-    parser.add_argument("--out", default="report.html", help="The page, one file.")
-    parser.add_argument("--figures", nargs="*", default=[], help="Also as files: svg png pdf.")
-    parser.add_argument("--tables", nargs="*", default=[], help="Also as files: csv tex.")
+    add = parser.add_argument
+    add("folder", help="A study's folder, a folder of studies, or a run's folder.")
+    add("--out", default="report.html", help="The page, one file (default: report.html)")
+    add("--figures", nargs="*", default=[], help="Also as files: svg png pdf.")
+    add("--tables", nargs="*", default=[], help="Also as files: csv tex.")
 
 
 def _report(options: Namespace) -> None:
@@ -111,20 +67,36 @@ def _report(options: Namespace) -> None:
     print(f"The page lies in {page}.")
 
 
-# demo
-
-
 def _demo_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", default="demo", help="Folder for the runs and the report.")
+    parser.add_argument(
+        "--out", default="demo", help="Folder for the runs and the report (default: demo)"
+    )
 
 
 def _demo(options: Namespace) -> None:
-    from hylorada.experiments.demo import demo, farewell
-    from hylorada.report.page import write
+    demo(Path(options.out), Console())
 
-    out, console = Path(options.out), Console()
-    study = demo(out, console)
-    farewell(study, write(out, out / "report.html"), console)
+
+def demo(out: Path, console: Console, options: StudyOptions = DEMONSTRATION) -> Study:
+    """Carry out the study in a folder, draw its page, say what was found, and return the study.
+
+    Finished runs are reused, so an interrupted demonstration goes on where it stopped.
+    """
+    from hylorada.cli.tables import show
+    from hylorada.report.page import write
+    from hylorada.studies.study import compare
+
+    arms = len(options.designs or ()) + 2
+    console.print(
+        f"Adapting the embedded model to State of the Union addresses: {arms} arms, "
+        f"{len(options.seeds)} seeds each, on the same text in the same order."
+    )
+    place = StudyPlace(out=out, ledger=str(out / "runs"), command=f"hylorada demo --out {out}")
+    study = compare("landmarks", options, place, console)
+    page = write(out, out / "report.html")
+    show(study, console)
+    console.print(f"The page lies in {page}.", markup=False, soft_wrap=True)
+    return study
 
 
 COMMANDS = {
@@ -139,7 +111,7 @@ COMMANDS = {
         "hylorada compare landmarks --seeds 42 123 456 --tune --out studies/landmarks",
         _compare_options,
         _compare,
-        QUESTIONS,
+        EXAMPLES,
     ),
     "report": Command(
         "Draw the page of a study: the verdict first, then tables and figures.",

@@ -4,23 +4,99 @@ A parametrisation stands between a module and its parameter, so neither subspace
 know of it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hylorada.compression.codebooks import Quantised, require_odd_levels, short_step
-from hylorada.compression.gates import QuantisedGates, quantise_gates
-from hylorada.compression.quantise import fitted, kmeans, require_dead_zone
-from hylorada.compression.rounding import Listed, OneScale, Rounding
+from hylorada.compression.message import QuantisedGates, quantise_gates
+from hylorada.compression.quantise import (
+    DEFAULT_LEVELS,
+    DROPPED_BITS,
+    SHORT_STEPS,
+    Codebook,
+    Quantised,
+    fitted,
+    kmeans,
+    listed_codebook,
+    require_dead_zone,
+    require_levels,
+    scaled_codebook,
+)
 from hylorada.errors import SpecError
 from hylorada.names import require_one_of
+from hylorada.specs.run import CODEBOOKS
 
 NAMES = ("vector", "subspace_params")
-KINDS = ("symmetric", "learned")
+
+
+class _Rounding(nn.Module):
+    """Coordinates to the values of a codebook: multiples of a trained step, or a trained list.
+
+    Attributes:
+        trained: The step or the list, before it is rounded as in a message.
+        gradual: Coordinates that are not settled are seen as they are, instead of rounded.
+        settled: Which coordinates keep their symbol for good.
+        kept: The symbols of those.
+    """
+
+    settled: Tensor
+    kept: Tensor
+
+    def __init__(self, start: Codebook, dim: int, *, dead_zone: float, gradual: bool) -> None:
+        super().__init__()
+        self.is_scaled, self.largest = start.step is not None, start.levels // 2
+        self.dead_zone, self.gradual = dead_zone, gradual
+        first = torch.tensor(start.values if start.step is None else start.step)
+        # Settling is exact for a given codebook; a moving one would move what is settled.
+        self.trained = nn.Parameter(first, requires_grad=not gradual)
+        self.register_buffer("settled", torch.zeros(dim, dtype=torch.bool))
+        self.register_buffer("kept", torch.zeros(dim, dtype=torch.long))
+
+    def held(self) -> Tensor:
+        """Return step or list as a message holds it."""
+        half = self.trained.detach().half()
+        if self.is_scaled:  # as `short_step` does
+            index = (half.view(torch.int16).int() + (1 << DROPPED_BITS - 1)) >> DROPPED_BITS
+            index = index.clamp(1, SHORT_STEPS - 1)
+            half = (index << DROPPED_BITS).to(torch.int16).view(torch.float16)
+        return half.float()
+
+    def codebook(self) -> Float[Tensor, " levels"]:
+        # The gradient passes through the rounding.
+        rounded = self.trained + (self.held() - self.trained.detach())
+        if not self.is_scaled:
+            return rounded
+        return torch.arange(-self.largest, self.largest + 1, device=rounded.device) * rounded
+
+    def spacing(self) -> Float[Tensor, ""]:
+        """Return the distance of neighbouring values, the unit of soft assignments."""
+        if self.is_scaled:
+            return self.trained + (self.held() - self.trained.detach())
+        # The mean distance of neighbours; 1 where all values are the same.
+        values = self.trained.detach()
+        distance = (values.max() - values.min()) / max(1, len(values) - 1)
+        return torch.where(distance > 0, distance, 1.0)
+
+    def symbols(self, original: Float[Tensor, " dim"]) -> Int[Tensor, " dim"]:
+        """Return the level of each coordinate; what is settled keeps its own."""
+        seen = original.detach()
+        if self.is_scaled:
+            sizes = (seen.abs() / self.held() + 0.5 - self.dead_zone).floor()
+            nearest = (sizes.clamp(0, self.largest) * seen.sign() + self.largest).long()
+        else:
+            nearest = (seen[:, None] - self.held()).abs().argmin(dim=1)
+        return torch.where(self.settled, self.kept, nearest)
+
+    def forward(self, original: Float[Tensor, " dim"]) -> Float[Tensor, " dim"]:
+        values = self.codebook()[self.symbols(original)]
+        if self.gradual:
+            return torch.where(self.settled, values, original)
+        return values + (original - original.detach())
 
 
 class QuantizingWrapper(nn.Module):
@@ -31,7 +107,7 @@ class QuantizingWrapper(nn.Module):
     quantisation has exact gradients instead: `settle` rounds a growing share of the coordinates for
     good, and those that are still free make up for what is lost. Add `price * wrapper.bits()` to
     the loss, in loss per bit, to trade bits for loss. `finish` leaves the module as it was, with
-    quantised values in its parameter.
+    quantised values in its parameter. `hylorada train --quantisation.share` does all of this.
 
     Args:
         module: What holds the parameter, itself or in one of its parts: a subspace, an `IDModule`,
@@ -51,7 +127,7 @@ class QuantizingWrapper(nn.Module):
         module: nn.Module,
         name: str | None = None,
         *,
-        levels: int = 11,
+        levels: int = DEFAULT_LEVELS,
         kind: str = "symmetric",
         step: float | None = None,
         dead_zone: float = 0.0,
@@ -59,17 +135,24 @@ class QuantizingWrapper(nn.Module):
         sharpness: float = 4.0,
     ) -> None:
         super().__init__()
-        self.module = module
-        self.sharpness = sharpness
+        self.module, self.sharpness = module, sharpness
         self.place, self.name = _place(module, NAMES if name is None else (name,))
         parameter = self._owner().get_parameter(self.name)
         original = parameter.detach().float().cpu().numpy()
-        rounding = _rounding(original, levels, kind, step, dead_zone, gradual)
-        parametrize.register_parametrization(
-            self._owner(), self.name, rounding.to(parameter.device)
-        )
+        require_one_of("kind", kind, CODEBOOKS)
+        require_dead_zone(dead_zone)
+        if kind == "learned":
+            start = kmeans(original, levels).codebook
+        elif step is None:
+            start = fitted(original, levels).codebook
+        else:
+            require_levels(levels, one_scale=True)
+            start = scaled_codebook(step, levels // 2)
+        rounding = _Rounding(start, len(original), dead_zone=dead_zone, gradual=gradual)
+        rounding.to(parameter.device)
+        parametrize.register_parametrization(self._owner(), self.name, rounding)
 
-    def forward(self, *arguments: Any, **named: Any) -> Any:
+    def forward(self, *arguments: object, **named: object) -> Any:
         """Return what the module returns with its quantised parameter."""
         return self.module(*arguments, **named)
 
@@ -82,7 +165,11 @@ class QuantizingWrapper(nn.Module):
         if not 0.0 <= share <= 1.0:
             raise SpecError(f"the share to settle must lie between 0 and 1; got {share:g}")
         rounding, original = self._parts()
-        rounding.settle(original, share)
+        symbols = rounding.symbols(original)
+        distances = (original.detach() - rounding.codebook().detach()[symbols]).abs()
+        order = distances.masked_fill(rounding.settled, -1.0).argsort(stable=True)
+        rounding.kept = symbols
+        rounding.settled[order[: math.ceil(share * len(order))]] = True
 
     def bits(self) -> Float[Tensor, ""]:
         """Return a differentiable estimate of the bits of all symbols.
@@ -96,15 +183,21 @@ class QuantizingWrapper(nn.Module):
         distances = (seen[:, None] - codebook) / rounding.spacing()
         shares = torch.softmax(-self.sharpness * distances.square(), dim=1)
         mean = shares.mean(dim=0)
-        if isinstance(rounding, OneScale):
+        if rounding.is_scaled:
             mean = (mean + mean.flip(0)) / 2
-        tiny = torch.finfo(mean.dtype).tiny
-        return -(shares * mean.clamp_min(tiny).log2()).sum()
+        return -(shares * mean.clamp_min(torch.finfo(mean.dtype).tiny).log2()).sum()
+
+    def spacing(self) -> float:
+        """Return the distance of neighbouring values, the scale on which coordinates move."""
+        return float(self._parts()[0].spacing().detach())
 
     def quantised(self) -> Quantised:
         """Return symbols and codebook as they stand."""
         rounding, original = self._parts()
-        return rounding.quantised(original.detach())
+        symbols = rounding.symbols(original).cpu().numpy().astype(np.int32)
+        if rounding.is_scaled:
+            return Quantised(symbols, scaled_codebook(float(rounding.held()), rounding.largest))
+        return Quantised(symbols, listed_codebook(rounding.trained.detach().cpu().numpy()))
 
     def finish(self) -> Quantised:
         """Leave quantised values in the module's plain parameter; return symbols and codebook."""
@@ -117,15 +210,11 @@ class QuantizingWrapper(nn.Module):
     def _owner(self) -> nn.Module:
         return self.module.get_submodule(self.place)
 
-    def _parts(self) -> tuple[Rounding, Tensor]:
+    def _parts(self) -> tuple[_Rounding, Tensor]:
         if not parametrize.is_parametrized(self._owner(), self.name):
             raise SpecError("the wrapper is finished; wrap the module again to go on training")
-        held = self._owner().get_submodule(f"parametrizations.{self.name}")
-        assert isinstance(held, parametrize.ParametrizationList)
-        rounding, original = held[0], held.original
-        assert isinstance(rounding, Rounding)
-        assert isinstance(original, Tensor)
-        return rounding, original
+        held: Any = self._owner().get_submodule(f"parametrizations.{self.name}")
+        return held[0], held.original
 
 
 def settle_gates(module: nn.Module, bits: int = 6, name: str = "gates") -> QuantisedGates:
@@ -142,31 +231,10 @@ def settle_gates(module: nn.Module, bits: int = 6, name: str = "gates") -> Quant
     return found
 
 
-def _rounding(
-    original: Float[np.ndarray, " dim"],
-    levels: int,
-    kind: str,
-    step: float | None,
-    dead_zone: float,
-    gradual: bool,
-) -> Rounding:
-    require_one_of("kind", kind, KINDS)
-    require_dead_zone(dead_zone)
-    if kind == "learned":
-        return Listed(len(original), gradual, kmeans(original, levels).codebook.values)
-    require_odd_levels(levels)
-    start = fitted(original, levels).codebook.step if step is None else short_step(step)
-    assert start is not None
-    return OneScale(len(original), gradual, step=start, largest=levels // 2, dead_zone=dead_zone)
-
-
 def _place(module: nn.Module, names: tuple[str, ...]) -> tuple[str, str]:
     """Return the part of a module that owns a parameter of one of these names, and which."""
-    found = [
-        path.rpartition(".")[::2]
-        for path, _ in module.named_parameters()
-        if path.rpartition(".")[2] in names
-    ]
+    paths = (path.rpartition(".") for path, _ in module.named_parameters())
+    found = [(place, name) for place, _, name in paths if name in names]
     if len(found) != 1:
         raise SpecError(
             f"a module to quantise must have one parameter {' or '.join(names)}; "

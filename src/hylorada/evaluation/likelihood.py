@@ -1,100 +1,40 @@
-"""Token losses of any causal language model: valid tokens only, logits in pieces."""
+"""Score rows of different lengths in batches; padding stands at the end and is never counted.
 
+A causal model sees nothing of what comes after, so no mask is needed and attention keeps its fast
+path.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track as rich_track
 from torch import Tensor, nn
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.logits import PiecewiseLogits
-from hylorada.models.heads import evaluating, underlying_causal_lm
-from hylorada.text.batches import IGNORED
+from hylorada.models.anatomy import (
+    decoder_inputs,
+    device_of,
+    evaluating,
+    split,
+    underlying_causal_lm,
+)
 
+Item = TypeVar("Item")
 # Logits alive at once. On a CPU a piece should stay near the cache; a GPU wants large products.
 LOGITS_PER_PIECE = {"cpu": 2**22, "cuda": 2**26}
 TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 32768}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLosses:
-    """Losses in nats at the place of each *target*; zero and False where nothing was scored.
-
-    `hits` says where the target is also the model's first choice (only if asked for).
-    """
-
-    losses: Float[Tensor, "batch time"]
-    scored: Bool[Tensor, "batch time"]
-    hits: Bool[Tensor, "batch time"] | None = None
-
-
-class Likelihood:
-    """Computes `-ln p(x_t | x_<t)` with one model; building it costs two very short forwards."""
-
-    def __init__(self, model: nn.Module, *, batch_tokens: int | None = None) -> None:
-        """Prepare the model.
-
-        Args:
-            model: What `PiecewiseLogits` takes.
-            batch_tokens: Tokens a batch should hold where a metric forms batches itself.
-        """
-        self.model = model
-        self._logits = PiecewiseLogits(model, LOGITS_PER_PIECE)
-        self.device = self._logits.device
-        self.batch_tokens = batch_tokens or TOKENS_PER_BATCH.get(self.device.type, 4096)
-
-    def rows_of(self, length: int) -> int:
-        """Return how many rows of `length` tokens make one batch."""
-        return max(1, self.batch_tokens // length)
-
-    @torch.no_grad()
-    def token_losses(
-        self,
-        input_ids: Int[Tensor, "batch time"],
-        *,
-        labels: Int[Tensor, "batch time"] | None = None,
-        attention_mask: Int[Tensor, "batch time"] | None = None,
-        position_ids: Int[Tensor, "batch time"] | None = None,
-        hits: bool = False,
-    ) -> TokenLosses:
-        """Return the loss of every valid target, in nats, on the model's device.
-
-        A target counts if its label is not -100 and both it and the token before it are text, so
-        neither padding nor the first token of a row is ever scored. Positions follow the mask
-        unless given, so left and right padding agree.
-        """
-        labels = input_ids if labels is None else labels
-        mask = None if attention_mask is None else attention_mask.bool()
-        if mask is not None and bool(mask.all()):
-            mask = None
-        if mask is not None and position_ids is None:
-            position_ids = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        scored = scored_targets(labels, mask)
-        places = scored.flatten().nonzero().squeeze(-1).to(self.device)
-        targets = labels.to(self.device).flatten()[places]
-        losses = torch.zeros(scored.shape, device=self.device)
-        hit = torch.zeros_like(losses, dtype=torch.bool) if hits else None
-        given = [None if part is None else part.to(self.device) for part in (mask, position_ids)]
-        with evaluating(self.model):
-            for piece, logits in self._logits.before(places, input_ids.to(self.device), *given):
-                place, target = places[piece], targets[piece]
-                log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
-                losses.view(-1)[place] = -log_probabilities.gather(-1, target[:, None])[:, 0]
-                if hit is not None:
-                    hit.view(-1)[place] = log_probabilities.argmax(-1) == target
-        return TokenLosses(losses=losses, scored=scored.to(self.device), hits=hit)
-
-
-def scored_targets(
-    labels: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None
-) -> Bool[Tensor, "batch time"]:
-    """Return which targets count: labelled, real, and with a real token before them."""
-    scored = labels != IGNORED
-    if mask is not None:
-        scored = scored & mask
-        scored[:, 1:] &= mask[:, :-1]
-    scored[:, 0] = False
-    return scored
+def track(items: Sequence[Item], description: str, *, enabled: bool) -> Iterator[Item]:
+    """Yield the items while showing how many are done; silently if not `enabled`."""
+    console = Console(stderr=True)
+    yield from rich_track(items, description, console=console, disable=not enabled)
 
 
 def require_context(model: nn.Module, length: int) -> None:
@@ -107,3 +47,151 @@ def require_context(model: nn.Module, length: int) -> None:
             f"max_length must not exceed the model's context, {context}; got {length}; "
             "lower it, or load the model with a wider context"
         )
+
+
+class PiecewiseLogits:
+    """Makes the logits of one model; building it costs two very short forwards.
+
+    The model is any causal language model of transformers, with or without a PEFT adapter, or a
+    module whose output has `logits`. One that cannot be split into decoder and head makes the
+    logits of a whole batch, whatever is wanted of them.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module, logits_at_once: Mapping[str, int]) -> None:
+        """Prepare the model for pieces of so many numbers by device; "cpu" is for any other."""
+        self.device = device_of(model)
+        self._model = model
+        self._logits_at_once = logits_at_once.get(self.device.type, logits_at_once["cpu"])
+        with evaluating(model):
+            self._parts = split(model)
+            if self._parts is not None:
+                self.vocabulary = self._parts.vocabulary
+            else:
+                token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+                self.vocabulary = self._rows(token).shape[-1]
+
+    def before(
+        self, places: Int[Tensor, " count"], input_ids: Int[Tensor, "batch time"]
+    ) -> Iterator[tuple[slice, Float[Tensor, "piece vocab"]]]:
+        """Yield pieces of the flat places, and the logits that predict what stands there."""
+        rows = self._rows(input_ids)
+        step = max(1, self._logits_at_once // self.vocabulary)
+        for start in range(0, places.numel(), step):
+            piece = slice(start, start + step)
+            states = rows[places[piece] - 1]
+            yield piece, states if self._parts is None else self._parts.head(states)
+
+    def _rows(self, input_ids: Int[Tensor, "batch time"]) -> Float[Tensor, "tokens width"]:
+        """Return a hidden state for every token, or its logits if the model cannot be split."""
+        module = underlying_causal_lm(self._model) if self._parts is None else self._parts.decoder
+        output = module(**decoder_inputs(module, input_ids))
+        rows: Tensor = output.logits if self._parts is None else output.last_hidden_state
+        return rows.flatten(0, 1)
+
+
+class Likelihood(PiecewiseLogits):
+    """Computes `-ln p(x_t | x_<t)` with one model; building it costs two very short forwards."""
+
+    def __init__(self, model: nn.Module, *, batch_tokens: int | None = None) -> None:
+        """Prepare the model for batches of so many tokens; None chooses by the device."""
+        super().__init__(model, LOGITS_PER_PIECE)
+        self.batch_tokens = batch_tokens or TOKENS_PER_BATCH.get(self.device.type, 4096)
+
+    def rows_of(self, length: int) -> int:
+        """Return how many rows of `length` tokens make one batch."""
+        return max(1, self.batch_tokens // length)
+
+    @torch.no_grad()
+    def target_losses(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        places: Int[Tensor, " count"],
+        *,
+        hits: bool = False,
+    ) -> tuple[Float[Tensor, " count"], Bool[Tensor, " count"] | None]:
+        """Return the losses in nats of the tokens at flat `places`, on the model's device.
+
+        With `hits`, also return where the token is the model's first choice.
+        """
+        input_ids, places = input_ids.to(self.device), places.to(self.device)
+        targets = input_ids.flatten()[places]
+        losses, chosen = [], []
+        with evaluating(self._model):
+            for piece, logits in self.before(places, input_ids):
+                target = targets[piece]
+                log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+                losses.append(-log_probabilities.gather(-1, target[:, None])[:, 0])
+                if hits:
+                    chosen.append(log_probabilities.argmax(-1) == target)
+        return torch.cat(losses), torch.cat(chosen) if hits else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens for one forward pass; those before index `first_scored` are context only."""
+
+    tokens: NDArray[np.int64]
+    first_scored: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first_scored < self.tokens.size:
+            raise SpecError(
+                "a row needs a token to predict and one before it: first_scored must lie in "
+                f"1..{self.tokens.size - 1}; got {self.first_scored}"
+            )
+
+    @property
+    def targets(self) -> int:
+        """Return the number of scored tokens."""
+        return self.tokens.size - self.first_scored
+
+
+class RowScores(NamedTuple):
+    """Losses in nats of one row's targets, and whether each is the model's first choice."""
+
+    losses: NDArray[np.float32]
+    hits: NDArray[np.bool_] | None = None
+
+
+def score_rows(
+    likelihood: Likelihood,
+    rows: Sequence[Row],
+    *,
+    hits: bool = False,
+    description: str = "rows",
+    progress: bool = False,
+) -> list[RowScores]:
+    """Return the scores of every row, in the order given; similar lengths share a batch."""
+    if not rows:
+        return []
+    order = sorted(range(len(rows)), key=lambda index: rows[index].tokens.size)
+    batches: list[list[Row]] = [[]]
+    for index in order:
+        if len(batches[-1]) >= likelihood.rows_of(rows[index].tokens.size):
+            batches.append([])
+        batches[-1].append(rows[index])
+    found = [
+        likelihood.target_losses(*_padded(batch), hits=hits)
+        for batch in track(batches, description, enabled=progress)
+    ]
+    # One transfer at the end: a copy in every step would make an accelerator wait.
+    losses = torch.cat([part for part, _ in found]).cpu().numpy()
+    chosen = [part for _, part in found if part is not None]
+    first = torch.cat(chosen).cpu().numpy() if chosen else None
+    scores, start = {}, 0
+    for index in order:
+        own = slice(start, start := start + rows[index].targets)
+        scores[index] = RowScores(losses[own], None if first is None else first[own])
+    return [scores[index] for index in range(len(rows))]
+
+
+def _padded(rows: list[Row]) -> tuple[Int[Tensor, "batch time"], Int[Tensor, " count"]]:
+    """Return the tokens, each row filled up with its last, and the flat places of the targets."""
+    width = max(row.tokens.size for row in rows)
+    tokens = [np.pad(row.tokens, (0, width - row.tokens.size), mode="edge") for row in rows]
+    places = [
+        number * width + np.arange(row.first_scored, row.tokens.size)
+        for number, row in enumerate(rows)
+    ]
+    return torch.from_numpy(np.stack(tokens)), torch.from_numpy(np.concatenate(places))

@@ -2,59 +2,17 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from hylorada.errors import SpecError
+from hylorada.records.evaluations import Estimate
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95  # of every interval
 BOOTSTRAP_DRAWS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A number with its spread; without at least two clusters the spread is unknown, `None`."""
-
-    value: float
-    standard_error: float | None
-    interval: tuple[float, float] | None
-    clusters: int
-
-    def exponential(self) -> "Estimate":
-        """Return the estimate of `exp(value)`: ends mapped, error by the delta method."""
-        value = math.exp(self.value)
-        error = None if self.standard_error is None else value * self.standard_error
-        ends = None if self.interval is None else tuple(map(math.exp, self.interval))
-        return Estimate(
-            value=value,
-            standard_error=error,
-            interval=None if ends is None else (ends[0], ends[1]),
-            clusters=self.clusters,
-        )
-
-    def scaled(self, factor: float) -> "Estimate":
-        """Return the same estimate in another unit, `factor > 0` times the value."""
-        return Estimate(
-            value=self.value * factor,
-            standard_error=None if self.standard_error is None else self.standard_error * factor,
-            interval=None
-            if self.interval is None
-            else (self.interval[0] * factor, self.interval[1] * factor),
-            clusters=self.clusters,
-        )
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain data for a result file."""
-        return {
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "interval": None if self.interval is None else list(self.interval),
-            "clusters": self.clusters,
-        }
 
 
 def ratio_estimate(numerators: Floats, denominators: Floats) -> Estimate:
@@ -75,16 +33,12 @@ def ratio_estimate(numerators: Floats, denominators: Floats) -> Estimate:
     value = float(numerators.sum()) / total
     clusters = numerators.size
     if clusters < 2:
-        return Estimate(value=value, standard_error=None, interval=None, clusters=clusters)
+        return Estimate(value=value, clusters=clusters)
     residuals = numerators - value * denominators
     error = math.sqrt(clusters / (clusters - 1) * float(residuals @ residuals)) / abs(total)
     reach = float(stdtrit(clusters - 1, 0.5 + CONFIDENCE / 2)) * error
-    return Estimate(
-        value=value,
-        standard_error=error,
-        interval=(value - reach, value + reach),
-        clusters=clusters,
-    )
+    ends = (value - reach, value + reach)
+    return Estimate(value=value, standard_error=error, interval=ends, clusters=clusters)
 
 
 def mean_estimate(values: Floats, weights: Floats | None = None) -> Estimate:
@@ -124,7 +78,7 @@ def bootstrap_estimate(
         raise SpecError("a bootstrap needs at least 1 row; got none")
     value = float(statistic(rows))
     if clusters < 2:
-        return Estimate(value=value, standard_error=None, interval=None, clusters=clusters)
+        return Estimate(value=value, clusters=clusters)
     picks = np.random.default_rng(seed).integers(0, clusters, size=(BOOTSTRAP_DRAWS, clusters))
     replicates = np.array([statistic(rows[pick]) for pick in picks])
     tail = (1 - CONFIDENCE) / 2

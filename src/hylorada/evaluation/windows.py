@@ -2,22 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.likelihood import Likelihood
-from hylorada.evaluation.rows import Row, score_rows
-from hylorada.evaluation.statistics import Estimate, ratio_estimate
-from hylorada.text.store import TokenStore
+from hylorada.evaluation.likelihood import Likelihood, Row, score_rows
+from hylorada.evaluation.statistics import Floats, ratio_estimate
+from hylorada.records.evaluations import Estimate
+from hylorada.specs.evaluation import EvaluationSpec
+from hylorada.text.tokens import TokenStore
 
 # With fewer documents than this an interval over documents says little; blocks are used instead.
 DOCUMENTS_FOR_CLUSTERS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Tokens `start..end` of the stream, of which those from `first_scored` on are scored."""
 
     start: int
@@ -43,8 +44,8 @@ class CorpusLosses:
         enough = np.unique(self.documents).size >= DOCUMENTS_FOR_CLUSTERS
         return "document" if enough else "block"
 
-    def mean_loss(self, chosen: NDArray[np.bool_] | None = None) -> Estimate:
-        """Return the token-weighted mean loss in nats, its interval clustered by document."""
+    def cluster_sums(self, chosen: NDArray[np.bool_] | None = None) -> tuple[Floats, Floats]:
+        """Return the summed loss in nats and the number of tokens of each cluster."""
         labels = self.documents if self.cluster_unit == "document" else self.windows
         losses = self.losses
         if chosen is not None:
@@ -52,8 +53,12 @@ class CorpusLosses:
         if losses.size == 0:
             raise SpecError("a mean loss needs at least one scored token; got none")
         _, cluster = np.unique(labels, return_inverse=True)
-        sums = np.bincount(cluster, weights=losses.astype(np.float64)).astype(np.float64)
-        return ratio_estimate(sums, np.bincount(cluster).astype(np.float64))
+        sums = np.bincount(cluster, weights=losses.astype(np.float64))
+        return sums.astype(np.float64), np.bincount(cluster).astype(np.float64)
+
+    def mean_loss(self, chosen: NDArray[np.bool_] | None = None) -> Estimate:
+        """Return the token-weighted mean loss in nats, its interval clustered by document."""
+        return ratio_estimate(*self.cluster_sums(chosen))
 
 
 def cut_windows(tokens: int, length: int, stride: int | None = None) -> Iterator[Window]:
@@ -78,42 +83,29 @@ def cut_windows(tokens: int, length: int, stride: int | None = None) -> Iterator
             return
 
 
-def corpus_losses(
-    likelihood: Likelihood,
-    corpus: TokenStore,
-    *,
-    length: int,
-    stride: int | None = None,
-    max_tokens: int | None = None,
-    progress: bool = False,
-) -> CorpusLosses:
+def corpus_losses(likelihood: Likelihood, corpus: TokenStore, spec: EvaluationSpec) -> CorpusLosses:
     """Return the loss of every token of the corpus, or of its first `max_tokens` tokens."""
-    total = len(corpus.tokens) if max_tokens is None else min(max_tokens, len(corpus.tokens))
-    windows = list(cut_windows(total, length, stride))
+    total = min(spec.max_tokens or len(corpus.tokens), len(corpus.tokens))
+    windows = list(cut_windows(total, spec.max_length, spec.stride))
     if not windows:
         raise SpecError(f"a corpus needs at least 2 tokens to be scored; got {total}")
     rows = [
         Row(corpus.tokens[w.start : w.end].astype(np.int64), w.first_scored - w.start)
         for w in windows
     ]
-    scores = score_rows(likelihood, rows, description="corpus", progress=progress)
+    scores = score_rows(likelihood, rows, description="corpus", progress=spec.progress)
     places = np.concatenate([np.arange(w.first_scored, w.end) for w in windows])
-    counts = [w.end - w.first_scored for w in windows]
-    index = np.repeat(np.arange(len(windows)), counts)
+    index = np.repeat(np.arange(len(windows)), [row.targets for row in rows])
     documents = np.searchsorted(corpus.offsets, places, side="right") - 1
+    names, scored = np.unique(documents, return_counts=True)
+    lengths = np.diff(corpus.offsets)[names]
     return CorpusLosses(
         losses=np.concatenate([score.losses for score in scores]),
         positions=places - np.array([w.start for w in windows])[index],
         windows=index,
         documents=documents,
-        byte_count=_bytes_of(corpus, documents),
-        length=length,
-        stride=length if stride is None else stride,
+        # Each document's UTF-8 bytes are spread evenly over its tokens.
+        byte_count=float((corpus.byte_counts[names] * scored / lengths).sum()),
+        length=spec.max_length,
+        stride=spec.stride or spec.max_length,
     )
-
-
-def _bytes_of(corpus: TokenStore, documents: NDArray[np.int64]) -> float:
-    """Return the UTF-8 bytes of the scored tokens, each document's bytes spread over its tokens."""
-    names, scored = np.unique(documents, return_counts=True)
-    lengths = np.diff(corpus.offsets)[names]
-    return float((corpus.byte_counts[names] * scored / lengths).sum())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +17,11 @@ from matplotlib.figure import Figure
 
 from hylorada.errors import SpecError
 
-# Each colour is the light theme's value of the CSS variable with the same name; the page swaps
-# the value for the variable, so no two may be equal.
-COLOURS = {
-    "ink": "#1d2329",
-    "muted": "#56606b",
-    "rule": "#dde2e7",
-    "band": "#eef1f4",
-    "paper": "#ffffff",
-    "accent": "#0a5ca8",
-    "series-2": "#b4430f",
-    "series-3": "#1a7547",
-    "series-4": "#8b3a8e",
-    "series-5": "#866000",
-    "series-6": "#0f7480",
-}
+STYLE_SHEET = (files("hylorada.report") / "page.css").read_text(encoding="utf-8")
+# The light theme's variables; the page swaps values for variables, so no two may be equal.
+COLOURS: dict[str, str] = dict(re.findall(r"--([\w-]+): (#\w+);", STYLE_SHEET.partition("}")[0]))
 WIDE, NARROW = 832.0, 358.0
 TEXT_SIZE = 12.5
-FORMATS = ("svg", "png", "pdf")
 STYLE: Any = {
     "font.family": ["DejaVu Sans"],
     "font.size": TEXT_SIZE,
@@ -60,18 +48,19 @@ STYLE: Any = {
     "pdf.fonttype": 42,
 }
 REFERENCE = re.compile(r"#([mpch][0-9a-f]{10})\b")
-UNDATED: dict[str, dict[str, Any]] = {
+UNDATED: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+FORMATS = tuple(UNDATED)
 
 
 class Caption(NamedTuple):
     """What a figure shows: a sentence or two, and the numbers for those who do not see it."""
 
     text: str
-    numbers: str
+    numbers: str = ""
 
 
 @dataclass(slots=True)
@@ -90,8 +79,8 @@ class Sheet:
         self,
         count: int,
         *,
-        columns: int,
         height: float,
+        columns: int = 0,
         left: float = 46,
         right: float = 14,
         top: float = 38,
@@ -100,8 +89,10 @@ class Sheet:
     ) -> list[Axes]:
         """Return axes in a grid, each with these margins in pixels around a plot of `height`.
 
-        `aside` is room for words right of the whole grid.
+        `aside` is room for words right of the whole grid. Without `columns` there are two, and one
+        on a phone.
         """
+        columns = columns or min(count, 1 if self.narrow else 2)
         rows = -(-count // columns)
         cell_width, cell_height = (self.width - aside) / columns, height + top + bottom
         total = rows * cell_height
@@ -121,12 +112,8 @@ class Sheet:
     def save(self, file: Path) -> None:
         """Write the figure for print or a paper: on white, in the format of the file's ending."""
         form = file.suffix.removeprefix(".")
-        options: dict[str, Any] = {
-            "format": form,
-            "facecolor": COLOURS["paper"],
-            "metadata": UNDATED[form],
-        }
-        self._drawn().savefig(file, dpi=200, **options)
+        paper = COLOURS["paper"]
+        self._drawn().savefig(file, dpi=200, format=form, facecolor=paper, metadata=UNDATED[form])
 
     def svg(self, prefix: str, description: str) -> str:
         """Return the figure as SVG for a page, its ids starting with `prefix`.
@@ -135,8 +122,16 @@ class Sheet:
         """
         text = io.StringIO()
         self._drawn().savefig(text, format="svg", transparent=True, metadata=UNDATED["svg"])
-        kind = "narrow" if self.narrow else "wide"
-        box, body = _for_page(text.getvalue(), f"{prefix}-{kind}")
+        svg, kind = text.getvalue(), "narrow" if self.narrow else "wide"
+        opening, body = re.split(r"(?<=>)", svg[svg.index("<svg") :], maxsplit=1)
+        box = opening.split('viewBox="')[1].split('"')[0]
+        body = re.sub(r"<style.*?</style>", "", body[: body.rindex("</svg>")], flags=re.DOTALL)
+        # Only tags are rewritten: what a run is called may look like a colour or an id.
+        parts = re.split(r"(<[^>]*>)", body)
+        used = dict.fromkeys(name for tag in parts[1::2] for name in REFERENCE.findall(tag))
+        names = {old: f"{prefix}-{kind}-{index}" for index, old in enumerate(used)}
+        parts[1::2] = [_for_page(tag, names) for tag in parts[1::2]]
+        body = "".join(part for part in parts if part.strip())
         label = escape(description)
         return f'<svg class="{kind}" viewBox="{box}" role="img" aria-label="{label}">{body}</svg>'
 
@@ -155,29 +150,11 @@ def styled() -> Iterator[None]:
         yield
 
 
-def _for_page(svg: str, prefix: str) -> tuple[str, str]:
-    """Return the view box and the content, without what a page must not hold twice or at all."""
-    opening, body = re.split(r"(?<=>)", svg[svg.index("<svg") :], maxsplit=1)
-    box = opening.split('viewBox="')[1].split('"')[0]
-    body = re.sub(r"<style.*?</style>", "", body[: body.rindex("</svg>")], flags=re.DOTALL)
-    # Only tags are rewritten: what a run is called may look like a colour or an id.
-    parts = re.split(r"(<[^>]*>)", body)
-    tags = parts[1::2]
-    used = [name for tag in tags for name in REFERENCE.findall(tag)]
-    names = {old: f"{prefix}-{index}" for index, old in enumerate(dict.fromkeys(used))}
-    parts[1::2] = [_themed(_renamed(tag, names)) for tag in tags]
-    parts[::2] = [text if text.strip() else "" for text in parts[::2]]
-    return box, "".join(parts)
-
-
-def _renamed(tag: str, names: dict[str, str]) -> str:
-    """Return a tag with page-wide names in place of its id and references; unused ids go."""
+def _for_page(tag: str, names: dict[str, str]) -> str:
+    """Return a tag with page-wide ids, the page's colours and font, and short coordinates."""
     tag = REFERENCE.sub(lambda found: f"#{names[found[1]]}", tag).replace("xlink:href", "href")
-    return re.sub(r' id="([^"]*)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", tag)
-
-
-def _themed(tag: str) -> str:
-    """Return a tag with theme colours, the page's font and short coordinates."""
+    # An id that nothing refers to goes.
+    tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", tag)
     for name, value in COLOURS.items():
         tag = tag.replace(value, f"var(--{name})")
     tag = re.sub(r"font-family: [^;\"]*(; |(?=\"))|stroke-linejoin: miter; ", "", tag)

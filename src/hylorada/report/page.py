@@ -6,18 +6,20 @@ from importlib.metadata import version
 from importlib.resources import files
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import msgspec
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from hylorada.errors import SpecError
 from hylorada.files import write_atomically
-from hylorada.report import canvas, exports, plots, wording
-from hylorada.report.columns import Table
+from hylorada.names import require_one_of
+from hylorada.records import Record
+from hylorada.records.studies import RegisteredPlan, Study
+from hylorada.report import canvas, wording
+from hylorada.report import figures as contents
 from hylorada.report.effects import thresholds
-from hylorada.report.reading import Study, checked, load
-from hylorada.report.tables import tables_of
+from hylorada.report.reading import checked, load
 
 NAMES = {
     "length": "context, tokens",
@@ -32,18 +34,7 @@ NAMES = {
     "repeated": "attempts repeated",
 }
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)")
-# Tables that stand alone, before the figures and behind them.
-FIRST = {"statements": "Statements", "results": "Results", "allocation": "Allocation"}
-LAST = {"cost": "Cost", "checks": "Self-checks"}
-
-
-class Section(NamedTuple):
-    """A heading with a figure, a table, or a figure and the numbers behind it."""
-
-    key: str
-    heading: str
-    drawing: plots.Drawing | None
-    table: Table | None
+Facts = list[tuple[str, str]]  # names and values as a reader meets them
 
 
 def write(study: Path, out: Path, *, figures: str = "", tables: str = "") -> Path:
@@ -58,8 +49,10 @@ def write(study: Path, out: Path, *, figures: str = "", tables: str = "") -> Pat
     Raises:
         SpecError: There is no study, it cannot be read, a format is unknown, or `out` is a folder.
     """
-    _require_formats("figures", figures.split(), canvas.FORMATS)
-    _require_formats("tables", tables.split(), tuple(exports.FORMATS))
+    for form in figures.split():
+        require_one_of("a format of figures", form, canvas.FORMATS)
+    for form in tables.split():
+        require_one_of("a format of tables", form, contents.TABLE_FORMATS)
     if out.is_dir():
         raise SpecError(f"a page is a file; {out} is a folder; name a file in it")
     studies = load(study)
@@ -69,9 +62,9 @@ def write(study: Path, out: Path, *, figures: str = "", tables: str = "") -> Pat
     for name, one in zip(_stems(studies), studies, strict=True):
         stem = f"{name}-" if len(studies) > 1 else ""
         if figures:
-            plots.save(one, _folder(out, "figures"), figures.split(), stem)
+            contents.save_figures(one, out.parent / "figures", figures.split(), stem)
         if tables:
-            exports.save(tables_of(one), _folder(out, "tables"), tables.split(), stem)
+            contents.save_tables(one, out.parent / "tables", tables.split(), stem)
     return out
 
 
@@ -83,126 +76,69 @@ def render(*studies: Study) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(
-        verdict=wording.verdict, count=wording.count, facts=facts, version=version("hylorada")
-    )
-    room = files("hylorada.report")
-    template = environment.from_string((room / "page.html.jinja").read_text(encoding="utf-8"))
-    return template.render(
+    environment.filters["facts"] = facts
+    template = (files("hylorada.report") / "page.html.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
         parts=[_part(study, stem) for study, stem in zip(known, _stems(known), strict=True)],
-        style=Markup((room / "page.css").read_text(encoding="utf-8")),
+        style=Markup(canvas.STYLE_SHEET),
+        version=version("hylorada"),
+        wording=wording,
     )
 
 
-def facts(values: Mapping[str, Any] | None, without: Sequence[str] = ()) -> list[tuple[str, str]]:
+def facts(values: Record | Mapping[str, object], without: Sequence[str] = ()) -> Facts:
     """Return names and values as a reader meets them; what is not known is left out."""
+    known = msgspec.structs.asdict(values) if isinstance(values, Record) else values
     return [
         (NAMES.get(name, name.replace("_", " ")), _fact(value))
-        for name, value in (values or {}).items()
+        for name, value in known.items()
         if name not in without and value not in (None, "", [], {})
     ]
 
 
-def _fact(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if value >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:,.6g}".replace("-", "\u2212")
-    if isinstance(value, Mapping):
-        lists = any(isinstance(item, list) for item in value.values())
-        return ("; " if lists else ", ").join(f"{name} {text}" for name, text in facts(value))
-    if isinstance(value, list):
-        return ", ".join(map(_fact, value))
-    if ISO_TIME.fullmatch(str(value)):
-        return str(value).replace("T", " ")[:16] + " UTC"
-    return str(value)
+def _fact(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}" if value >= 10_000 else str(value)
+        case float():
+            return f"{value:,.6g}".replace("-", "\u2212")
+        case Record() | Mapping():
+            between = "; " if isinstance(value, Record) else ", "
+            return between.join(f"{name} {text}" for name, text in facts(value))
+        case list():
+            return ", ".join(map(_fact, value))
+    text = str(value)
+    return text.replace("T", " ")[:16] + " UTC" if ISO_TIME.fullmatch(text) else text
 
 
-def _part(study: Study, stem: str) -> dict[str, Any]:
-    """Return what the template shows of one study."""
+def _part(study: Study, stem: str) -> dict[str, object]:
+    """Return what the template shows of one study; its ids begin with the stem."""
+    sections = [
+        (one, contents.drawing(one, study, f"{stem}-{one.name}"), contents.table_of(one, study))
+        for one in contents.in_order()
+    ]
+    plan: dict[str, str] = {}
+    if study.plan != RegisteredPlan():
+        # Thresholds in per cent, as the page gives gains.
+        gains = [f"{word} from {value:g}\u00a0%" for word, value in thresholds(study).items()]
+        plan = dict(facts(study.plan, ("hash", "changes"))) | {"thresholds": ", ".join(gains)}
     return {
         "study": study,
         "stem": stem,
-        "title": study["title"] or study["study"] or "Study",
-        "sections": _sections(study, stem),
-        "judged": [(arm, _rest(arm)) for arm in _judged(study)],
-        "statements": [_statement(one) for one in study["statements"]],
-        "plan": _plan(study),
-        "failed": [check["name"] for check in study["checks"] if not check.get("passed")],
+        "title": study.title or study.study or "Study",
+        "sections": [section for section in sections if any(section[1:])],
+        "plan": list(plan.items()),
+        "provenance": facts(study.provenance),
     }
-
-
-def _judged(study: Study) -> list[dict[str, Any]]:
-    """Return the arms that the verdict speaks of: the candidates, or all where there are none."""
-    told = [arm for arm in study["arms"] if arm["sentence"]]
-    return [arm for arm in told if arm["role"] == "candidate"] or told
-
-
-def _rest(arm: dict[str, Any]) -> str:
-    """Return an arm's sentence without the arm's name, which stands before it."""
-    return str(arm["sentence"]).removeprefix(arm["name"]).lstrip(": ")
-
-
-def _statement(one: dict[str, Any]) -> dict[str, str]:
-    """Return the words of a statement, with its estimate, interval and unit as one."""
-    value = one.get("estimate")
-    ends = wording.interval(one.get("interval"), 3)
-    estimate = "" if value is None else f"{wording.signed(value, 3)} {ends} {one.get('unit') or ''}"
-    words = {
-        key: str(one.get(key) or "") for key in ("name", "claim", "label", "sentence", "detail")
-    }
-    return words | {"estimate": " ".join(estimate.split())}
-
-
-def _plan(study: Study) -> dict[str, Any]:
-    """Return the registered plan with its thresholds in per cent, as the page gives gains."""
-    plan = dict(study["plan"])
-    if plan.get("thresholds"):
-        known = thresholds(study).items()
-        plan["thresholds"] = ", ".join(f"{word} from {value:g}\u00a0%" for word, value in known)
-    return plan
-
-
-def _sections(study: Study, stem: str) -> list[Section]:
-    found = tables_of(study)
-    drawn = [
-        Section(
-            plot.key,
-            plot.heading,
-            plots.drawing(plot, study, f"{stem}-{plot.key}"),
-            found.get(plot.key),
-        )
-        for plot in plots.FIGURES
-    ]
-    first, last = (
-        [Section(key, heading, None, found[key]) for key, heading in alone.items() if key in found]
-        for alone in (FIRST, LAST)
-    )
-    return [*first, *(one for one in drawn if one.drawing or one.table), *last]
 
 
 def _stems(studies: Sequence[Study]) -> list[str]:
     """Return a name for each study that is safe in an id and in a file's name, no two equal."""
-    names = [
-        re.sub(r"[^a-z0-9]+", "-", str(study["study"] or "").lower()).strip("-")[:40] or "study"
-        for study in studies
-    ]
     stems: list[str] = []
-    for name in names:
-        numbered = (f"{name}-{number}" for number in count(2))
-        stems.append(next(stem for stem in chain([name], numbered) if stem not in stems))
+    for study in studies:
+        safe = re.sub(r"[^a-z0-9]+", "-", (study.study or "").lower()).strip("-")[:40] or "study"
+        numbered = (f"{safe}-{number}" for number in count(2))
+        stems.append(next(stem for stem in chain([safe], numbered) if stem not in stems))
     return stems
-
-
-def _folder(out: Path, name: str) -> Path:
-    folder = out.parent / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _require_formats(what: str, wanted: Sequence[str], known: Sequence[str]) -> None:
-    for form in wanted:
-        if form not in known:
-            raise SpecError(f"{what} come as {', '.join(known)}; got {form!r}")

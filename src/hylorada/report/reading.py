@@ -1,24 +1,30 @@
 """Find studies and runs in a folder, and refuse what the page could not show."""
 
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from hylorada.errors import SpecError
-from hylorada.report import form, wording
+from hylorada.files import read_record
+from hylorada.records import studies as record
+from hylorada.records.runs import RunCost, RunResult
+from hylorada.records.studies import Logged, Study
+from hylorada.report import wording
 
-Study = dict[str, Any]
-SCHEMA = 1
 STUDY, RESULT, METRICS = "study.json", "result.json", "metrics.jsonl"
-# What a study may leave out; the page then leaves out what shows it.
-TEXTS = ("study", "title", "command", "frozen")
-PARTS: dict[str, type[list[Any]] | type[dict[str, Any]]] = {
-    **dict.fromkeys(("sentences", "comparisons", "checks", "statements"), list),
-    **dict.fromkeys(("plan", "setting", "provenance", "figures_data"), dict),
-}
 # Characters that XML forbids, and those that reorder the text around them.
 UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class LoggedLine(msgspec.Struct, frozen=True):
+    """What the page shows of a line of `metrics.jsonl`."""
+
+    step: float
+    loss: float | None = None
+    grad_norm: float | None = None
 
 
 def load(place: Path) -> list[Study]:
@@ -31,9 +37,11 @@ def load(place: Path) -> list[Study]:
         raise SpecError(f"a report is made of a folder that exists; there is no {place}")
     if place.name == RESULT and place.is_file():
         return [load_run(place.parent)]
-    files = [place] if place.is_file() else _studies(place)
-    if files:
-        return [checked(_parsed(file), str(file)) for file in files]
+    files = [place] if place.is_file() else sorted(place.rglob(STUDY))
+    within = {one: one.relative_to(place).parts for one in files}
+    # Half-written folders start with a dot.
+    if files := [one for one in files if not any(p.startswith(".") for p in within[one])]:
+        return [checked(read_record(one, Study, "run the study again"), str(one)) for one in files]
     if (place / RESULT).is_file():
         return [load_run(place)]
     raise SpecError(
@@ -42,103 +50,89 @@ def load(place: Path) -> list[Study]:
     )
 
 
-def checked(study: Any, where: str = "the study") -> Study:
-    """Return a study whose parts have the form that the page reads, its text without controls."""
-    found = study.get("schema") if isinstance(study, dict) else None
-    if found != SCHEMA:
-        raise SpecError(f"{where} must have schema {SCHEMA}; got {found!r}; run the study again")
-    form.STUDY(study, where)
-    names = [arm["name"] for arm in study["arms"]]
+def checked(study: Study, where: str = "the study") -> Study:
+    """Return a study fit for a page: text without control characters, numbers finite or None."""
+    names = [arm.name for arm in study.arms]
     if len(set(names)) < len(names):
         raise SpecError(f"every arm in {where} must have a name of its own; got {names!r:.200}")
-    known: Study = dict.fromkeys(TEXTS) | _clean(study)
-    for key, kind in PARTS.items():
-        known[key] = known.get(key) or kind()
-    known["arms"] = [dict.fromkeys(form.ARM) | arm for arm in known["arms"]]
-    return known
+    try:
+        return msgspec.convert(_clean(msgspec.to_builtins(study)), Study)
+    except msgspec.ValidationError as error:
+        raise SpecError(f"{where} must hold a Study as this version writes it; {error}") from error
 
 
 def load_run(folder: Path) -> Study:
     """Return a training run as a study of one arm, from its result and what it logged."""
-    result = _parsed(folder / RESULT)
-    if not isinstance(result, dict) or "trainable_parameters" not in result:
-        raise SpecError(f"{folder / RESULT} must be the result of a training run; it is not")
-    if result.get("schema") != SCHEMA:
-        raise SpecError(f"{folder / RESULT} must have schema {SCHEMA}; got {result.get('schema')}")
-    logged = _logged(folder / METRICS)
-    seed = str(result.get("seed"))
-    curve = [[row["step"], row["loss"]] for row in logged if "loss" in row]
-    norms = [[row["step"], row["grad_norm"]] for row in logged if "grad_norm" in row]
-    perplexity = result.get("valid_perplexity")
-    arm = {
-        "name": folder.resolve().name,
-        "role": "reference",
-        "trainable_parameters": result["trainable_parameters"],
-        "perplexity": {"by_seed": [perplexity], "value": perplexity, "interval": None},
-        "cost": {"train_seconds": result.get("seconds")},
-        "training_curve": {seed: curve} if curve else None,
-    }
-    audit = result.get("audit")
-    study = {
-        "schema": SCHEMA,
-        "study": "run",
-        "title": f"Training run {folder.resolve().name}",
-        "command": f"hylorada train --config {folder / 'config.yaml'}",
-        "sentences": [_run_sentence(result)],
-        "arms": [arm],
-        "checks": [{"name": "audit of training", "passed": True, "detail": audit}] if audit else [],
-        "setting": {key: result.get(key) for key in ("seed", "steps", "valid_tokens")},
-        "provenance": {key: result.get(key) for key in ("id", "config", "data", "code")},
-        "figures_data": {"gradient_norms": [{"name": "all parameters", "points": norms}]},
-    }
+    try:  # json reads the NaN of a run that diverged, msgspec does not
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        result = msgspec.convert(found, RunResult)
+    except (ValueError, RecursionError) as error:
+        rule = f"{folder / RESULT} must hold a RunResult as this version writes it; {error}"
+        raise SpecError(f"{rule}; name the folder of a training run") from error
+    lines = _logged(folder / METRICS)
+    losses: list[Logged] = [(one.step, one.loss) for one in lines if one.loss is not None]
+    norms: list[Logged] = [(one.step, one.grad_norm) for one in lines if one.grad_norm is not None]
+    name, perplexity = folder.resolve().name, result.valid_perplexity
+    arm = record.Arm(
+        name=name,
+        trainable_parameters=result.trainable_parameters,
+        perplexity=record.SeedMean(value=perplexity, by_seed=[perplexity]),
+        cost=RunCost(train_seconds=result.seconds),
+        training_curve={str(result.seed): losses} if losses else None,
+    )
+    gradients = record.NamedCurve(name="all parameters", points=norms)
+    audit = record.Check(name="audit of training", passed=True, detail=result.audit)
+    study = Study(
+        study="run",
+        title=f"Training run {name}",
+        command=f"hylorada train --config {folder / 'config.yaml'}",
+        sentences=[_run_sentence(result)],
+        arms=[arm],
+        checks=[audit] if result.audit else [],
+        setting=record.Setting(
+            seed=result.seed, steps=result.steps, valid_tokens=result.valid_tokens
+        ),
+        provenance=record.Provenance(
+            id=result.id, config=result.config, data=result.data, code=result.code
+        ),
+        figures_data=record.FiguresData(gradient_norms=[gradients]),
+    )
     return checked(study, str(folder))
 
 
-def _run_sentence(result: dict[str, Any]) -> str:
-    size = f"{result['trainable_parameters']:,} trainable parameters"
-    steps = wording.count(int(result.get("steps") or 0), "step")
-    if result.get("valid_perplexity") is None:
+def _run_sentence(result: RunResult) -> str:
+    size = f"{result.trainable_parameters:,} trainable parameters"
+    steps = wording.count(result.steps, "step")
+    perplexity = result.valid_perplexity
+    if perplexity is None and not result.valid_tokens:
         return f"{size}, {steps}; nothing was validated."
-    tokens = wording.count(int(result.get("valid_tokens") or 0), "validation token")
+    told = wording.number(math.nan if perplexity is None else perplexity)  # None: it diverged
+    tokens = wording.count(result.valid_tokens, "validation token")
     return (
-        f"Perplexity {wording.number(result['valid_perplexity'])} on {tokens} "
-        f"after {steps} with {size}; one seed, so without a spread."
+        f"Perplexity {told} on {tokens} after {steps} with {size}; one seed, so without a spread."
     )
 
 
-def _studies(folder: Path) -> list[Path]:
-    """Return the study files in a folder and below; half-written folders start with a dot."""
-    return sorted(
-        path
-        for path in folder.rglob(STUDY)
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-
-
-def _parsed(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{file} must hold JSON; it does not ({error})") from error
-
-
-def _logged(file: Path) -> list[dict[str, Any]]:
+def _logged(file: Path) -> list[LoggedLine]:
+    """Return what was logged; a run that was resumed may have logged a line twice."""
     if not file.is_file():
         return []
     try:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
+        steps = [row for row in rows if "step" in row]
+        return list(dict.fromkeys(msgspec.convert(steps, list[LoggedLine])))
+    except (TypeError, ValueError) as error:
         raise SpecError(f"{file} must hold lines of JSON; it does not ({error})") from error
-    # A run that was resumed may have logged a step twice.
-    unique = {json.dumps(row, sort_keys=True): row for row in rows}
-    return [row for row in unique.values() if isinstance(row, dict) and "step" in row]
 
 
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return UNSAFE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+def _clean(value: object) -> object:
+    match value:
+        case str():
+            return UNSAFE.sub("\ufffd", value)
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_clean(item) for item in value]
+        case dict():
+            return {_clean(key): _clean(item) for key, item in value.items()}
     return value

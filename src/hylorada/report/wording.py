@@ -3,8 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from hylorada.records.evaluations import Estimate
+from hylorada.records.studies import Mean
 from hylorada.verdicts.labels import MEANINGS
 
+WithInterval = Estimate | Mean
 NOTHING = "–"
 SPACE = "\u00a0"  # keeps a number and its unit on one line
 
@@ -53,12 +56,12 @@ def count(amount: int, thing: str) -> str:
     return f"{amount:,} {thing}{'' if amount == 1 else 's'}"
 
 
-def duration(seconds: float | None) -> str:
-    """Return a time in the two largest units that it has."""
+def duration(seconds: float | None, digits: int = 2) -> str:
+    """Return a time in the two largest units that it has; below 10 s with this many digits."""
     if seconds is None or not math.isfinite(seconds):
         return number(seconds)
     if seconds < 60:
-        return f"{significant(seconds, 3 if seconds >= 10 else 2)}{SPACE}s"
+        return f"{significant(seconds, digits + (seconds >= 10))}{SPACE}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}{SPACE}min {rest:02d}{SPACE}s"
@@ -66,14 +69,14 @@ def duration(seconds: float | None) -> str:
     return f"{hours:,}{SPACE}h {minutes:02d}{SPACE}min"
 
 
-def size(amount: float | None) -> str:
-    """Return a number of bytes in the largest binary unit."""
+def size(amount: float | None, digits: int = 1) -> str:
+    """Return a number of bytes in the largest binary unit, with this many digits."""
     if amount is None or not math.isfinite(amount):
         return number(amount)
     units = ("bytes", "KiB", "MiB", "GiB", "TiB")
     power = min(len(units) - 1, int(math.log2(max(1.0, abs(amount)))) // 10)
     amount, unit = amount / 1024**power, units[power]
-    return f"{number(amount, 0 if unit == 'bytes' else 1)}{SPACE}{unit}"
+    return f"{number(amount, 0 if unit == 'bytes' else digits)}{SPACE}{unit}"
 
 
 def verdict(label: str | None, meaning: str | None = None) -> str:

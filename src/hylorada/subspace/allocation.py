@@ -2,24 +2,50 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf, prod
+from dataclasses import dataclass, fields
+from math import prod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from hylorada.errors import SpecError
-from hylorada.names import require_one_of
-from hylorada.subspace.projection import Projection
-from hylorada.subspace.projections import KINDS, build_projection, side_by_side
+from hylorada.specs.adapters import SubspaceFields
+from hylorada.subspace.projections import Projection, build_projection
 
-MODES = ("uniform", "fixed", "learned")
 REST = "rest"  # the group of all that lies outside the stack of layers
 SIDES = ("A", "B")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def layer_stacks(module: nn.Module) -> list[str]:
+    """Return the names of the outermost lists of blocks: one for a decoder, two for a pair.
+
+    A list inside a block holds experts or heads, not layers; a list of single operations, such as
+    a sequence of linear maps, is no stack of blocks.
+    """
+    found: list[str] = []
+    for name, child in module.named_modules():
+        is_inside = any(name.startswith(f"{stack}.") for stack in found)
+        if is_inside or not isinstance(child, nn.ModuleList | nn.Sequential):
+            continue
+        # A sequence is a stack only where it repeats one block: others are a block's own parts.
+        repeats = len(child) > 1 and len({type(block) for block in child}) == 1
+        holds_blocks = len(child) > 0 and next(child[0].children(), None) is not None
+        if holds_blocks and (repeats or isinstance(child, nn.ModuleList)):
+            found.append(name)
+    return found
+
+
+def layer_of(tensor_name: str, stacks: list[str]) -> str:
+    """Return the group of a tensor: the stack and the number of its block, or the rest."""
+    for stack in stacks:
+        prefix = f"{stack}." if stack else ""
+        if tensor_name.startswith(prefix):
+            return prefix + tensor_name.removeprefix(prefix).partition(".")[0]
+    return REST
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One tensor that is moved by the coordinates.
 
@@ -44,98 +70,43 @@ class Target:
         return "B" if self.factor == "B" else "A"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationSpec:
-    """How `dim` coordinates move the factors.
-
-    Attributes:
-        mode: "uniform" projects all coordinates onto A and B together, "fixed" gives each factor
-            its own coordinates and projection, "learned" divides each layer's by a trained gate.
-        ratio: The share of B in "fixed" mode, between 0 and 1.
-        sharpness: C of the soft mask σ(C(γ d − i)) in "learned" mode.
-        sharpness_start: C at the start of training, from where it moves geometrically to
-            `sharpness`; None keeps it.
-        relative_sharpness: Whether C is counted per slice, C/d, instead of per coordinate.
-        projection: The kind of projection.
-        seed: The seed of all projections.
-    """
-
-    dim: int = 1000
-    mode: str = "uniform"
-    ratio: float = 0.5
-    sharpness: float = 10.0
-    sharpness_start: float | None = None
-    relative_sharpness: bool = False
-    projection: str = "grouped"
-    seed: int = 137
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        require_one_of("allocation_mode", self.mode, MODES)
-        if self.dim < 1:
-            raise SpecError(f"intrinsic_dim must be at least 1; got {self.dim}")
-        if not 0.0 < self.ratio < 1.0:
-            raise SpecError(
-                f"allocation_ratio is B's share, strictly between 0 and 1; got {self.ratio}"
-            )
-        for name in ("sharpness", "sharpness_start"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < inf:
-                raise SpecError(f"gate_{name} must be positive and finite; got {value}")
-        if self.seed < 0:
-            raise SpecError(f"projection_seed must not be negative; got {self.seed}")
-        require_one_of("projection", self.projection, KINDS)
-        if self.mode == "fixed":
-            self.split()
-
-    def split(self) -> tuple[int, int]:
-        """Return (d_A, d_B): the ratio is B's share, so 1000 at 0.2 gives (800, 200)."""
-        # A decimal like 0.29 lies just below its name; 100 times it is meant to be 29.
-        d_b = int(self.dim * self.ratio + 1e-9)
-        if not 0 < d_b < self.dim:
-            raise SpecError(
-                f"allocation_ratio must leave a coordinate to A and one to B; {self.ratio} of "
-                f"{self.dim} gives B {d_b}; raise intrinsic_dim"
-            )
-        return self.dim - d_b, d_b
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """The coordinates that one layer's gate divides."""
-
-    layer: str
-    size: int
-
-
 class Allocation:
     """The map from a vector, and gates in "learned" mode, to all targets at once.
 
+    "uniform" projects all coordinates onto A and B together, "fixed" gives each factor its own
+    coordinates and projection, "learned" divides each layer's by a trained gate.
+
     Attributes:
         layout: The targets in the order of the flat parameters: A's first, then B's.
-        projection: From the coordinates of all blocks to the flat parameters.
-        slices: The coordinates of each gate in "learned" mode; empty otherwise.
+        a_size: How many of the `full` parameters are A's.
+        slices: How many coordinates each layer's gate divides in "learned" mode; else empty.
     """
 
-    def __init__(self, targets: Sequence[Target], spec: AllocationSpec) -> None:
+    def __init__(self, targets: Sequence[Target], settings: SubspaceFields) -> None:
+        settings.check()
+        # A copy of its own: a PEFT configuration has more fields, and may be changed.
+        own = {field.name: getattr(settings, field.name) for field in fields(SubspaceFields)}
+        self.settings, mode = SubspaceFields(**own), settings.allocation_mode
         ordered = sorted(targets, key=lambda target: natural_order(target.name))
         if not ordered:
             raise SpecError("a subspace needs at least one tensor to move; got none")
         sides = {side: [t for t in ordered if t.side == side] for side in SIDES}
-        if spec.mode != "uniform":
-            _require_factors(sides, spec.mode)
-        self.spec = spec
-        self.slices: tuple[Slice, ...] = ()
-        if spec.mode == "learned":
-            self.slices = _slices(ordered, spec.dim)
-            names = [piece.layer for piece in self.slices]
-            for side, members in sides.items():
-                sides[side] = sorted(members, key=lambda target: names.index(target.layer))
+        if mode != "uniform" and not (sides["B"] and any(t.factor == "A" for t in sides["A"])):
+            names = ", ".join(t.name for t in (sides["A"] + sides["B"])[:3])
+            raise SpecError(
+                f"allocation_mode {mode!r} divides coordinates between factors A and B, and there "
+                f"are none among {names}, …; use 'uniform', or adapt with LoRA first"
+            )
+        self.slices: dict[str, int] = {}
+        if mode == "learned":
+            self.slices = _slices(ordered, settings.intrinsic_dim)
+            layers = list(self.slices)
+            for members in sides.values():
+                members.sort(key=lambda target: layers.index(target.layer))
         self.layout = (*sides["A"], *sides["B"])
         self.full = sum(target.size for target in self.layout)
         self.a_size = sum(target.size for target in sides["A"])
         self.projection = self._build()
-        self._indices: dict[torch.device, Tensor] = {}
 
     def coordinates(
         self,
@@ -153,59 +124,44 @@ class Allocation:
         self, gates: Float[Tensor, " groups"], sharpness: float | None = None
     ) -> Float[Tensor, " dim"]:
         """Return B's share of each coordinate, `m_i = σ(C(γ d − i))` within each layer's slice."""
-        value = self.spec.sharpness if sharpness is None else sharpness
-        index = self._index(gates.device).to(gates.dtype)
-        shares = gates.sigmoid()
-        masks, start = [], 0
-        for number, piece in enumerate(self.slices):
-            steep = value / piece.size if self.spec.relative_sharpness else value
-            places = index[start : start + piece.size]
-            masks.append((steep * (shares[number] * piece.size - places)).sigmoid())
-            start += piece.size
+        steepness = self.settings.gate_sharpness if sharpness is None else sharpness
+        masks = []
+        for share, size in zip(gates.sigmoid(), self.slices.values(), strict=True):
+            steep = steepness / size if self.settings.relative_sharpness else steepness
+            places = torch.arange(size, dtype=gates.dtype, device=gates.device)
+            masks.append((steep * (share * size - places)).sigmoid())
         return torch.cat(masks)
 
     def describe(self) -> list[str]:
         """Return what decides the parameters that a vector stands for, one fact a line."""
-        spec = self.spec
+        settings, mode = self.settings, self.settings.allocation_mode
         facts = [f"{t.name} {t.shape} {t.factor} {t.layer}" for t in self.layout]
-        facts.append(f"{spec.mode} {spec.dim} seed {spec.seed}")
-        if spec.mode == "fixed":
-            facts.append(f"split {spec.split()}")
-        if spec.mode == "learned":
-            facts += [f"{piece.layer} {piece.size}" for piece in self.slices]
-            facts.append(f"sharpness {spec.sharpness} relative {spec.relative_sharpness}")
+        facts.append(f"{mode} {settings.intrinsic_dim} seed {settings.projection_seed}")
+        if mode == "fixed":
+            facts.append(f"split {settings.split()}")
+        if mode == "learned":
+            facts += [f"{layer} {size}" for layer, size in self.slices.items()]
+            facts += [f"sharpness {settings.gate_sharpness} relative {settings.relative_sharpness}"]
         return [*facts, self.projection.fingerprint()]
 
     def _build(self) -> Projection:
-        spec = self.spec
-        if spec.mode == "uniform":
-            blocks = [("all", "AB", self.full, spec.dim)]
-        elif spec.mode == "fixed":
-            sizes = (self.a_size, self.full - self.a_size)
+        settings = self.settings
+        blocks = [("all", "AB", self.full, settings.intrinsic_dim)]
+        if settings.allocation_mode == "fixed":
+            d_a, d_b = settings.split()
+            blocks = [("all", "A", self.a_size, d_a), ("all", "B", self.full - self.a_size, d_b)]
+        elif settings.allocation_mode == "learned":
             blocks = [
-                ("all", side, full, dim)
-                for side, full, dim in zip(SIDES, sizes, spec.split(), strict=True)
-            ]
-        else:
-            blocks = [
-                (piece.layer, side, _size(self.layout, piece.layer, side), piece.size)
+                (layer, side, _size(self.layout, layer, side), dim)
                 for side in SIDES
-                for piece in self.slices
+                for layer, dim in self.slices.items()
             ]
-        return side_by_side(
-            [
-                build_projection(
-                    spec.projection, full, dim, seed=spec.seed, name=name, factor=factor
-                )
-                for name, factor, full, dim in blocks
-            ]
-        )
-
-    def _index(self, device: torch.device) -> Tensor:
-        if device not in self._indices:
-            parts = [torch.arange(piece.size, dtype=torch.float32) for piece in self.slices]
-            self._indices[device] = torch.cat(parts).to(device)
-        return self._indices[device]
+        kind, seed = settings.projection, settings.projection_seed
+        drawn = [
+            build_projection(kind, full, dim, seed=seed, name=name, factor=factor)
+            for name, factor, full, dim in blocks
+        ]
+        return drawn[0] if len(drawn) == 1 else type(drawn[0]).joined(drawn)
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
@@ -241,11 +197,9 @@ def proportional(weights: Sequence[int], total: int, capacities: Sequence[int]) 
     return tuple(sizes)
 
 
-def _slices(targets: Sequence[Target], dim: int) -> tuple[Slice, ...]:
+def _slices(targets: Sequence[Target], dim: int) -> dict[str, int]:
     """Return each layer's slice of the coordinates, in proportion to its parameters."""
-    layers = list(dict.fromkeys(target.layer for target in targets if target.layer != REST))
-    if any(target.layer == REST for target in targets):
-        layers.append(REST)
+    layers = sorted(dict.fromkeys(t.layer for t in targets), key=lambda layer: layer == REST)
     sizes = {layer: [_size(targets, layer, side) for side in SIDES] for layer in layers}
     for layer, of_factors in sizes.items():
         if 0 in of_factors:
@@ -255,20 +209,9 @@ def _slices(targets: Sequence[Target], dim: int) -> tuple[Slice, ...]:
             )
     weights = [sum(of_factors) for of_factors in sizes.values()]
     capacities = [min(of_factors) for of_factors in sizes.values()]
-    divided = proportional(weights, dim, capacities)
-    pairs = zip(layers, divided, strict=True)
-    return tuple(Slice(layer=layer, size=size) for layer, size in pairs)
+    return dict(zip(layers, proportional(weights, dim, capacities), strict=True))
 
 
 def _size(targets: Sequence[Target], layer: str, side: str) -> int:
     """Return the number of a layer's parameters on one side."""
     return sum(target.size for target in targets if (target.layer, target.side) == (layer, side))
-
-
-def _require_factors(sides: dict[str, list[Target]], mode: str) -> None:
-    if not any(target.factor == "A" for target in sides["A"]) or not sides["B"]:
-        names = [target.name for members in sides.values() for target in members][:3]
-        raise SpecError(
-            f"allocation_mode {mode!r} divides coordinates between factors A and B, and there are "
-            f"none among {', '.join(names)}, …; use 'uniform', or adapt with LoRA first"
-        )

@@ -9,7 +9,7 @@ with `holding_gradients`, or pull back at every backward pass, which is as exact
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from hylorada.errors import RunError
 from hylorada.subspace.allocation import Allocation
 
+Key = tuple[object, ...]  # equal as long as nothing that decides the tensors was written to
 # What one forward pass keeps; it belongs to the pass, not to a copy of the module.
-TRANSIENT = dict.fromkeys(("_pass", "_prepared", "_values", "_pending", "_gradient"))
+TRANSIENT = dict.fromkeys(("_pass", "_prepared", "_values", "_pending", "gradient"))
 
 
 class Subspace(nn.Module):
@@ -31,46 +32,44 @@ class Subspace(nn.Module):
         vector: The coordinates w, zero at the start.
         gates: One logit for each layer in "learned" mode, zero at the start; None otherwise.
         projections: How often θ was generated or a gradient pulled back, for tests and benches.
+        gradient: The last step's gradient of all parameters, if `keeps_gradient` is set.
     """
 
     vector: Tensor
     gates: Tensor | None
+    gradient: Tensor | None
     _pass: "_Pass | None"
     _prepared: "_Pass | None"
     _values: Tensor | None
-    _pending: tuple[tuple[Any, ...], Tensor] | None
-    _gradient: Tensor | None
+    _pending: tuple[Key, Tensor] | None
 
     def __init__(self, allocation: Allocation, initial: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.vector = nn.Parameter(torch.zeros(allocation.spec.dim))
+        self.vector = nn.Parameter(torch.zeros(allocation.settings.intrinsic_dim))
         count = len(allocation.slices)
         self.gates = nn.Parameter(torch.zeros(count)) if count else None
         self.allocation = allocation
-        self.initial = (
-            None if initial is None else torch.cat([tensor.flatten().float() for tensor in initial])
-        )
+        flat = [tensor.flatten().float() for tensor in initial or ()]
+        self.initial = torch.cat(flat) if flat else None
         self.progress = 1.0
         self.projections = {"apply": 0, "adjoint": 0}
-        self.keeps_gradient = False
-        self._holding = False
+        self.keeps_gradient = self._holding = False
         self._places: dict[torch.device, Tensor] = {}
         self.__dict__ |= TRANSIENT
 
     @property
     def sharpness(self) -> float:
         """C of the soft mask at the present `progress` of the training."""
-        spec = self.allocation.spec
-        start = spec.sharpness if spec.sharpness_start is None else spec.sharpness_start
-        return float(start * (spec.sharpness / start) ** self.progress)
+        settings = self.allocation.settings
+        start, end = settings.gate_sharpness_start, settings.gate_sharpness
+        return float(end if start is None else start * (end / start) ** self.progress)
 
     def shares(self) -> dict[str, float]:
         """Return γ, B's share of the coordinates, of each layer; empty without gates."""
         if self.gates is None:
             return {}
         values = self.gates.detach().sigmoid().tolist()
-        slices = self.allocation.slices
-        return {piece.layer: value for piece, value in zip(slices, values, strict=True)}
+        return dict(zip(self.allocation.slices, values, strict=True))
 
     def fingerprint(self, *facts: str) -> str:
         """Return a hash of all that turns the vector into parameters, and of further facts."""
@@ -81,17 +80,14 @@ class Subspace(nn.Module):
 
     def generate(self) -> Float[Tensor, " full"]:
         """Return all parameters, flat, in float32, as a plain function of vector and gates."""
-        moved = self.allocation.projection.apply(self._coordinates())
-        return moved if self.initial is None else self._initial(moved.device) + moved
+        return self._from_start(self.allocation.projection.apply(self._coordinates()))
 
     def tensors(self, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return every target by name; within a pass the same objects, generated once."""
-        if torch.compiler.is_compiling():  # whoever compiles prepares each pass
-            pieces = self._pass or _Pass(_Ticket(()), self.generate(), self.allocation)
-            return pieces.tensors(dtype)
-        self._refresh()
-        assert self._pass is not None
-        return self._pass.tensors(dtype)
+        if not torch.compiler.is_compiling():  # whoever compiles prepares each pass
+            self._refresh()
+        pieces = self._pass or _Pass(_Ticket(()), self.generate(), self.allocation)
+        return pieces.tensors(dtype)
 
     def prepare(self) -> bool:
         """Generate the targets of a pass; return whether they are others than last time."""
@@ -115,14 +111,8 @@ class Subspace(nn.Module):
         finally:
             self._holding = False
 
-    def parameter_gradient(self) -> Float[Tensor, " full"] | None:
-        """Return the last step's gradient of all parameters, if `keeps_gradient` is set."""
-        return self._gradient
-
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | TRANSIENT | {"_places": {}}
-
-    # Generation
 
     def _coordinates(self) -> Tensor:
         vector = self.vector.float()
@@ -130,19 +120,17 @@ class Subspace(nn.Module):
         return self.allocation.coordinates(vector, gates, self.sharpness)
 
     def _refresh(self) -> None:
-        plain = "vector" in self._parameters  # else a parametrization computes it from others
         leaves: list[Tensor] = [p for p in self._parameters.values() if p is not None]
-        if not plain:
+        if "vector" not in self._parameters:  # a parametrization computes it from others
             leaves = [*self.parameters(), *self.buffers()]
         wants = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
-        mode = (wants, torch.is_inference_mode_enabled(), self.progress)
-        key = (*mode, *map(_version, leaves))
-        current = self._pass
-        if current is not None and current.ticket.key == key and not current.ticket.used:
+        # What changes when a tensor is written to, replaced or moved.
+        marks = [(id(t), t._version, t.data_ptr(), t.device, t.requires_grad) for t in leaves]
+        ticket = _Ticket((wants, torch.is_inference_mode_enabled(), self.progress, *marks))
+        if self._pass is not None and self._pass.ticket == ticket:
             return
-        ticket = _Ticket(key)
         if wants:
-            self._settle_pending(key, leaves)
+            self._settle_pending(ticket.key, leaves)
             if self._pending is None:
                 self._values = None  # another step; some optimisers write without a new version
             apply = cast(Callable[..., Tensor], _Generate.apply)
@@ -153,7 +141,7 @@ class Subspace(nn.Module):
                 flat = self.generate()
         self._pass = _Pass(ticket, flat, self.allocation)
 
-    def _settle_pending(self, key: tuple[Any, ...], leaves: Sequence[Tensor]) -> None:
+    def _settle_pending(self, key: Key, leaves: Sequence[Tensor]) -> None:
         """Drop gradients that were set to zero; refuse to go on if they were stepped over."""
         if self._pending is None:
             return
@@ -166,11 +154,12 @@ class Subspace(nn.Module):
                 "back to it; step only after a backward pass with accelerate's sync_gradients on"
             )
 
-    def _initial(self, device: torch.device) -> Tensor:
-        assert self.initial is not None
-        if device not in self._places:
-            self._places[device] = self.initial.to(device)
-        return self._places[device]
+    def _from_start(self, moved: Tensor) -> Tensor:
+        if self.initial is None:
+            return moved
+        if moved.device not in self._places:
+            self._places[moved.device] = self.initial.to(moved.device)
+        return self._places[moved.device] + moved
 
     # Called by the graph
 
@@ -178,13 +167,10 @@ class Subspace(nn.Module):
         """Return the parameters at these coordinates, remembered within a step."""
         if self._values is None:
             self.projections["apply"] += 1
-            values = self.allocation.projection.multiply(coordinates)
-            if self.initial is not None:
-                values += self._initial(values.device)
-            self._values = values
+            self._values = self._from_start(self.allocation.projection.multiply(coordinates))
         return self._values.view_as(self._values)
 
-    def pull_back(self, gradient: Tensor, key: tuple[Any, ...]) -> Tensor:
+    def pull_back(self, gradient: Tensor, key: Key) -> Tensor:
         """Return the coordinates' gradient of a whole step, or zeros before its last backward."""
         total = gradient.float() if self._pending is None else self._pending[1].add_(gradient)
         if self._holding or not GradientState().sync_gradients:
@@ -194,7 +180,7 @@ class Subspace(nn.Module):
         self._pending = None
         self.projections["adjoint"] += 1
         if self.keeps_gradient:
-            self._gradient = total.detach().clone()
+            self.gradient = total.detach().clone()
         return self.allocation.projection.multiply_transposed(total)
 
 
@@ -216,20 +202,20 @@ class _Generate(torch.autograd.Function):
 class _Ticket:
     """What a pass was generated from, and whether a backward pass has gone through it."""
 
-    key: tuple[Any, ...]
+    key: Key
     used: bool = False
 
 
+@dataclass(eq=False)
 class _Pass:
     """The parameters of one forward pass: flat, cast to the dtypes asked for, and cut apart."""
 
-    def __init__(self, ticket: _Ticket, flat: Tensor, allocation: Allocation) -> None:
-        self.ticket = ticket
-        self.flat = flat
-        self.allocation = allocation
-        self.by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
+    ticket: _Ticket
+    flat: Tensor
+    allocation: Allocation
+    by_dtype: dict[torch.dtype, dict[str, Tensor]] = field(default_factory=dict)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
         """Stay behind: its tensors belong to the graph of the original."""
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -237,13 +223,6 @@ class _Pass:
         if dtype not in self.by_dtype:
             layout = self.allocation.layout
             pieces = self.flat.to(dtype).split([target.size for target in layout])
-            self.by_dtype[dtype] = {
-                target.name: piece.view(target.shape)
-                for target, piece in zip(layout, pieces, strict=True)
-            }
+            pairs = zip(layout, pieces, strict=True)
+            self.by_dtype[dtype] = {one.name: piece.view(one.shape) for one, piece in pairs}
         return self.by_dtype[dtype]
-
-
-def _version(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what changes when a tensor is written to, replaced or moved."""
-    return (id(tensor), tensor._version, tensor.data_ptr(), tensor.device, tensor.requires_grad)

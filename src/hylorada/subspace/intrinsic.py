@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hylorada.errors import SpecError
-from hylorada.subspace.allocation import Allocation, AllocationSpec, Target
+from hylorada.specs.adapters import SubspaceFields
+from hylorada.subspace.allocation import SIDES, Allocation, Target, layer_of, layer_stacks
 from hylorada.subspace.core import Subspace
-from hylorada.subspace.stacks import layer_of, layer_stacks
 
 FACTOR = re.compile(r"(?:^|[._])lora_(?:embedding_)?([AB])(?:[._]|$)")
 
@@ -35,7 +35,7 @@ class IDModule(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, spec: AllocationSpec, *, factor_of: FactorOf = lora_factor
+        self, module: nn.Module, settings: SubspaceFields, *, factor_of: FactorOf = lora_factor
     ) -> None:
         super().__init__()
         chosen = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -46,15 +46,10 @@ class IDModule(nn.Module):
             )
         stacks = layer_stacks(module)
         targets = [
-            Target(
-                name=name,
-                shape=tuple(parameter.shape),
-                factor=factor_of(name),
-                layer=layer_of(name, stacks),
-            )
+            Target(name, tuple(parameter.shape), factor_of(name), layer_of(name, stacks))
             for name, parameter in chosen.items()
         ]
-        self.subspace = Subspace(Allocation(targets, spec))
+        self.subspace = Subspace(Allocation(targets, settings))
         self.subspace.to(next(iter(chosen.values())).device)
         for parameter in chosen.values():
             parameter.requires_grad_(False)
@@ -65,18 +60,12 @@ class IDModule(nn.Module):
         """The coordinates w, the one trained tensor of every mode (beside the gates)."""
         return self.subspace.vector
 
-    @property
-    def allocation(self) -> Allocation:
-        """Which coordinates move which tensors."""
-        return self.subspace.allocation
-
     def generated(self) -> dict[str, Tensor]:
         """Return the tensors that stand in for the module's own, in their dtypes."""
-        moved = self.subspace.tensors()
-        own = dict(self.module.named_parameters())
+        own, moved = dict(self.module.named_parameters()), self.subspace.tensors()
         return {name: own[name] + delta.to(own[name].dtype) for name, delta in moved.items()}
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Call the module with the generated tensors."""
         return functional_call(self.module, self.generated(), args, kwargs, strict=False)
 
@@ -94,11 +83,11 @@ class StructuredIDModule(IDModule):
     """An `IDModule` with separate projections for A and B: mode "fixed" or "learned"."""
 
     def __init__(
-        self, module: nn.Module, spec: AllocationSpec, *, factor_of: FactorOf = lora_factor
+        self, module: nn.Module, settings: SubspaceFields, *, factor_of: FactorOf = lora_factor
     ) -> None:
-        if spec.mode == "uniform":
+        if settings.allocation_mode == "uniform":
             raise SpecError("allocation_mode 'uniform' has no structure; use IDModule")
-        super().__init__(module, spec, factor_of=factor_of)
+        super().__init__(module, settings, factor_of=factor_of)
 
     @property
     def gates(self) -> Float[Tensor, " groups"] | None:
@@ -112,59 +101,28 @@ class StructuredIDModule(IDModule):
 
 def create_intrinsic_model(
     module: nn.Module,
-    intrinsic_dim: int = 1000,
-    allocation_mode: str = "uniform",
+    intrinsic_dim: int = SubspaceFields.intrinsic_dim,
+    allocation_mode: str = SubspaceFields.allocation_mode,
     *,
-    allocation_ratio: float = 0.5,
-    gate_sharpness: float = 10.0,
-    gate_sharpness_start: float | None = None,
-    relative_sharpness: bool = False,
-    projection: str = "grouped",
-    projection_seed: int = 137,
     factors: Sequence[str] | None = None,
+    **settings: Any,
 ) -> IDModule:
     """Return the module with its trainable tensors in a random subspace.
 
     The module's trainable tensors are those that require gradients: LoRA factors of a PEFT model,
     HyLoRADA's landmarks, or every weight. They are frozen; only `subspace_params`, and the gates in
-    "learned" mode, train.
-
-    Args:
-        module: Any module.
-        intrinsic_dim: The number of coordinates d.
-        allocation_mode: "uniform", "fixed" or "learned".
-        allocation_ratio: B's share of the coordinates in "fixed" mode.
-        gate_sharpness: C of the soft mask in "learned" mode.
-        gate_sharpness_start: C at the start of training; None keeps it.
-        relative_sharpness: Whether C is counted per slice instead of per coordinate.
-        projection: dense, sparse, kron_qr, fastfood or grouped.
-        projection_seed: The seed of all projections.
-        factors: What the names of A and of B contain; None: lora_A and lora_B.
+    "learned" mode, train. `allocation_mode` is "uniform", "fixed" or "learned"; `factors` are what
+    the names of A and of B contain, by default lora_A and lora_B; `settings` are further fields of
+    `SubspaceFields`, such as `allocation_ratio` or `projection`.
     """
-    spec = AllocationSpec(
-        dim=intrinsic_dim,
-        mode=allocation_mode,
-        ratio=allocation_ratio,
-        sharpness=gate_sharpness,
-        sharpness_start=gate_sharpness_start,
-        relative_sharpness=relative_sharpness,
-        projection=projection,
-        seed=projection_seed,
-    )
-    factor_of = lora_factor if factors is None else _by_words(factors)
-    if spec.mode == "uniform":
-        return IDModule(module, spec, factor_of=factor_of)
-    return StructuredIDModule(module, spec, factor_of=factor_of)
-
-
-def _by_words(factors: Sequence[str]) -> FactorOf:
+    values = {"intrinsic_dim": intrinsic_dim, "allocation_mode": allocation_mode, **settings}
+    build = IDModule if allocation_mode == "uniform" else StructuredIDModule
+    if factors is None:
+        return build(module, SubspaceFields(**values))
     if len(factors) != 2 or not all(factors):
         raise SpecError(f"factors must be two words, for A and for B; got {list(factors)}")
-    first, second = factors
 
-    def factor_of(name: str) -> str:
-        if first in name:
-            return "A"
-        return "B" if second in name else ""
+    def named_factor(name: str) -> str:
+        return next((side for side, word in zip(SIDES, factors, strict=True) if word in name), "")
 
-    return factor_of
+    return build(module, SubspaceFields(**values), factor_of=named_factor)

@@ -4,7 +4,8 @@ Items are dictionaries of long tensors, as `transformers.Trainer` takes them. A 
 neither trained on nor scored; models shift labels by one themselves.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence, Sized
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,13 +15,29 @@ from torch.utils.data import Dataset
 
 from hylorada.errors import SpecError
 from hylorada.seeds import generator
-from hylorada.text.store import TokenStore
+from hylorada.text.tokens import TokenStore
 
 IGNORED = -100
 Item = dict[str, Tensor]
 
 
-class PackedBlocks(Dataset[Item]):
+class _Rows(Dataset[Item]):
+    """Items of at most `length` tokens."""
+
+    indices: Sized
+
+    def __init__(self, store: TokenStore, length: int) -> None:
+        if length < 2:
+            raise SpecError(
+                f"length must be at least 2, one token to see and one to predict; got {length}"
+            )
+        self.store, self.length = store, length
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class PackedBlocks(_Rows):
     """The contiguous stream of all documents cut into blocks; the incomplete tail is dropped.
 
     Args:
@@ -34,7 +51,7 @@ class PackedBlocks(Dataset[Item]):
     def __init__(
         self, store: TokenStore, length: int, *, count: int | None = None, seed: int | None = None
     ) -> None:
-        _require_length(length)
+        super().__init__(store, length)
         available = len(store.tokens) // length
         if not available:
             raise SpecError(
@@ -52,11 +69,6 @@ class PackedBlocks(Dataset[Item]):
         else:
             chosen = torch.randperm(available, generator=generator(seed, "blocks"))[:wanted]
         self.indices: Int64[Tensor, " count"] = chosen
-        self.store = store
-        self.length = length
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
     def __getitem__(self, index: int) -> Item:
         start = int(self.indices[index]) * self.length
@@ -64,29 +76,24 @@ class PackedBlocks(Dataset[Item]):
         return {"input_ids": tokens, "labels": tokens.clone()}
 
 
-class PaddedDocuments(Dataset[Item]):
+class PaddedDocuments(_Rows):
     """One document an item, cut off after `length` tokens; collate with `pad_documents`.
 
     Documents of fewer than two tokens predict nothing and are left out.
     """
 
     def __init__(self, store: TokenStore, length: int) -> None:
-        _require_length(length)
-        self.indices = np.flatnonzero(np.diff(store.offsets) >= 2)
+        super().__init__(store, length)
+        self.indices: np.ndarray = np.flatnonzero(np.diff(store.offsets) >= 2)
         if not self.indices.size:
             raise SpecError("there is no document of at least two tokens; check the text")
-        self.store = store
-        self.length = length
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
     def __getitem__(self, index: int) -> Item:
         tokens = _long(self.store.document(int(self.indices[index]))[: self.length])
         return {"input_ids": tokens, "labels": tokens.clone()}
 
 
-class PackedDocuments(Dataset[Item]):
+class PackedDocuments(_Rows):
     """Whole documents packed into rows of `length` tokens, in the order of the text.
 
     Positions restart at 0 with every document and its first token is not a target, so no document
@@ -102,21 +109,29 @@ class PackedDocuments(Dataset[Item]):
     """
 
     def __init__(self, store: TokenStore, length: int, *, pad_token_id: int = 0) -> None:
-        _require_length(length)
-        self.store = store
-        self.length = length
+        super().__init__(store, length)
         self.pad_token_id = pad_token_id
-        self.rows = _packed_rows(_pieces(store, length), length)
-        if not self.rows:
+        self.indices: list[list[tuple[int, int]]] = []  # start and stop of the pieces of each row
+        room = 0
+        for start, stop in pairwise(store.offsets.tolist()):
+            for first in range(start, stop, length):
+                last = min(first + length, stop)
+                if last - first < 2:
+                    continue
+                if last - first > room:
+                    self.indices.append([])
+                    room = length
+                self.indices[-1].append((first, last))
+                room -= last - first
+        if not self.indices:
             raise SpecError("there is no document of at least two tokens; check the text")
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, index: int) -> Item:
-        pieces = [_long(self.store.tokens[start:stop]) for start, stop in self.rows[index]]
+        pieces = [_long(self.store.tokens[start:stop]) for start, stop in self.indices[index]]
         rest = torch.full((self.length - sum(map(len, pieces)),), self.pad_token_id)
-        labels = [_first_ignored(piece) for piece in pieces]
+        labels = [piece.clone() for piece in pieces]
+        for label in labels:
+            label[0] = IGNORED
         return {
             "input_ids": torch.cat([*pieces, rest]),
             "labels": torch.cat([*labels, torch.full_like(rest, IGNORED)]),
@@ -141,40 +156,5 @@ def pad_documents(items: Sequence[Item], *, pad_token_id: int) -> Item:
     return {name: torch.stack(rows) for name, rows in columns.items()}
 
 
-def _require_length(length: int) -> None:
-    if length < 2:
-        raise SpecError(
-            f"length must be at least 2, one token to see and one to predict; got {length}"
-        )
-
-
-def _first_ignored(tokens: Int64[Tensor, " time"]) -> Int64[Tensor, " time"]:
-    labels = tokens.clone()
-    labels[0] = IGNORED
-    return labels
-
-
 def _long(tokens: np.ndarray) -> Int64[Tensor, " time"]:
     return torch.from_numpy(tokens.astype(np.int64))
-
-
-def _pieces(store: TokenStore, length: int) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of every document, cut where it exceeds a row."""
-    for start, stop in zip(store.offsets[:-1].tolist(), store.offsets[1:].tolist(), strict=True):
-        for first in range(start, stop, length):
-            last = min(first + length, stop)
-            if last - first >= 2:
-                yield first, last
-
-
-def _packed_rows(pieces: Iterable[tuple[int, int]], length: int) -> list[list[tuple[int, int]]]:
-    """Return the pieces in rows: a new row starts where the next piece no longer fits."""
-    rows: list[list[tuple[int, int]]] = []
-    room = 0
-    for start, stop in pieces:
-        if stop - start > room:
-            rows.append([])
-            room = length
-        rows[-1].append((start, stop))
-        room -= stop - start
-    return rows

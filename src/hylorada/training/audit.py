@@ -2,16 +2,16 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from hylorada.errors import RunError
 
@@ -35,11 +35,8 @@ class ParameterRecord:
     """What happened to one trainable parameter.
 
     Attributes:
-        in_optimizer: Whether an optimiser would step it at all.
         received_gradient: Whether any backward pass gave it a gradient other than zero.
-        moved: Whether its values differ from those before training.
-        lost_share: Share of updates with a gradient that rounding to a low precision undid;
-            zero for parameters in full precision.
+        lost_share: Share of updates with a gradient that rounding to a low precision undid.
         finite_gradients: Whether no step was taken with a gradient that is infinite or no number.
         finite: Whether its values are numbers at the end of training.
     """
@@ -57,11 +54,6 @@ class ParameterRecord:
     def diverged(self) -> bool:
         """Whether its values or a gradient it was stepped with were not finite."""
         return not (self.finite and self.finite_gradients)
-
-    @property
-    def trained(self) -> bool:
-        """Whether nothing is wrong with this parameter."""
-        return self.cause is None
 
     @property
     def cause(self) -> str | None:
@@ -93,7 +85,7 @@ class AuditReport:
     @property
     def offenders(self) -> list[ParameterRecord]:
         """The trainable parameters that did not train."""
-        return [record for record in self.records if not record.trained]
+        return [record for record in self.records if record.cause is not None]
 
     @property
     def verdict(self) -> str:
@@ -103,7 +95,10 @@ class AuditReport:
         by_cause: dict[str, list[str]] = {}
         for record in self.offenders:
             by_cause.setdefault(str(record.cause), []).append(record.name)
-        problems = [f"{_listed(names)} ({cause})" for cause, names in by_cause.items()]
+        problems = []
+        for cause, names in by_cause.items():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            problems.append(f"{', '.join(names[:3])}{more} ({cause})")
         if self.strangers:
             problems.append(f"{self.strangers} optimised tensors that the model does not register")
         count = f"{len(self.records)} trainable parameters"
@@ -115,6 +110,16 @@ class AuditReport:
         """Raise `UntrainedParameterError` with the verdict unless every parameter trained."""
         if not self.records or self.offenders or self.strangers:
             raise UntrainedParameterError(self.verdict)
+
+
+class Seen(TypedDict):
+    """What an audit has seen so far; `lost` counts lost updates, and all, of each parameter."""
+
+    steps: int
+    received: list[str]
+    moved: list[str]
+    lost: dict[str, list[int]]
+    diverged: list[str]
 
 
 class TrainingAudit:
@@ -129,11 +134,13 @@ class TrainingAudit:
         self.report = AuditReport()
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         registered = {id(parameter) for parameter in model.parameters()}
-        self._optimizer = _innermost(optimizer)
-        optimised = [p for group in self._optimizer.param_groups for p in group["params"]]
-        self._optimised = {id(parameter) for parameter in optimised}
+        # Hooks belong on the torch optimiser inside wrappers such as accelerate's.
+        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = inner
+        self._optimizer = optimizer
+        self._optimised = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.report.strangers = len(self._optimised - registered)
-        self._before: dict[str, Tensor | bytes] = {}
+        self._before: dict[str, Tensor] = {}
         self._flags: dict[str, Tensor] = {}
         self._received: set[str] = set()
         self._moved: set[str] = set()
@@ -146,9 +153,8 @@ class TrainingAudit:
     def start(self) -> None:
         """Remember the present values, and attach hooks that note gradients and lost updates."""
         self._before = {name: _imprint(p) for name, p in self._parameters.items()}
-        for name, parameter in self._parameters.items():
-            if name not in self._received:
-                self._watch(name, parameter)
+        for name in self._parameters.keys() - self._received:
+            self._watch(name)
         self._handles["before step"] = self._optimizer.register_step_pre_hook(self._before_step)
         self._handles["after step"] = self._optimizer.register_step_post_hook(self._after_step)
 
@@ -158,55 +164,51 @@ class TrainingAudit:
         for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
-        self.report.records = [
-            ParameterRecord(
+        self.report.records = []
+        for name, parameter in self._parameters.items():
+            lost, pushed = self._lost.get(name, (0, 0))
+            record = ParameterRecord(
                 name=name,
                 dtype=parameter.dtype,
                 in_optimizer=id(parameter) in self._optimised,
                 received_gradient=name in self._received,
                 moved=name in self._moved,
-                lost_share=self._lost_share(name),
+                lost_share=lost / max(1, pushed),
                 finite_gradients=name not in self._diverged,
                 finite=bool(parameter.isfinite().all()),
             )
-            for name, parameter in self._parameters.items()
-        ]
+            self.report.records.append(record)
         return self.report
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Seen:
         """Return what was seen so far, for a run that continues in another process."""
         self._settle()
-        return {
-            "steps": self.report.steps,
-            "received": sorted(self._received),
-            "moved": sorted(self._moved),
-            "lost": {name: list(counts) for name, counts in self._lost.items()},
-            "diverged": sorted(self._diverged),
-        }
+        return Seen(
+            steps=self.report.steps,
+            received=sorted(self._received),
+            moved=sorted(self._moved),
+            lost={name: list(counts) for name, counts in self._lost.items()},
+            diverged=sorted(self._diverged),
+        )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Seen) -> None:
         """Add what an interrupted run had seen."""
-        self.report.steps += int(state["steps"])
+        self.report.steps += state["steps"]
         self._received.update(state["received"])
         self._moved.update(state["moved"])
         self._lost = {name: list(counts) for name, counts in state["lost"].items()}
         self._diverged.update(state.get("diverged", ()))
 
-    def _watch(self, name: str, parameter: nn.Parameter) -> None:
+    def _watch(self, name: str) -> None:
+        parameter = self._parameters[name]
         # The flag stays on the parameter's device: reading it would wait for the accelerator.
-        flag = torch.zeros((), dtype=torch.bool, device=parameter.device)
-        self._flags[name] = flag
+        flag = self._flags[name] = torch.zeros((), dtype=torch.bool, device=parameter.device)
 
         def note(watched: Tensor) -> None:
             if watched.grad is not None:
                 flag.logical_or_(watched.grad.any())
 
-        # Torch leaves this method without types.
-        register = cast(
-            Callable[[Callable[[Tensor], None]], RemovableHandle],
-            parameter.register_post_accumulate_grad_hook,
-        )
-        self._handles[name] = register(note)
+        self._handles[name] = parameter.register_post_accumulate_grad_hook(note)
 
     def _settle(self) -> None:
         """Read the flags, drop the hooks that have done their work, and note what moved."""
@@ -216,10 +218,10 @@ class TrainingAudit:
             del self._flags[name]
             self._handles.pop(name).remove()
         for name in self._before.keys() - self._moved:
-            if not _same(self._before[name], self._parameters[name]):
+            if not torch.equal(self._before[name], _imprint(self._parameters[name])):
                 self._moved.add(name)
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
         for name, parameter in self._parameters.items():
             stepped = parameter.grad is not None and rates.get(id(parameter), 0.0) > 0.0
@@ -245,7 +247,7 @@ class TrainingAudit:
             self._largest.setdefault(name, most)
         torch._foreach_maximum_([self._largest[name] for name in named], largest)
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, *_: object) -> None:
         self.report.steps += 1
         for name, (before, pushed) in self._stepping.items():
             counts = self._lost.setdefault(name, [0, 0])
@@ -256,10 +258,6 @@ class TrainingAudit:
         # Ever rarer: the flags of a healthy run are all set within the first steps.
         if self.report.steps.bit_count() == 1 and self._flags:
             self._settle()
-
-    def _lost_share(self, name: str) -> float:
-        lost, pushed = self._lost.get(name, (0, 0))
-        return lost / pushed if pushed else 0.0
 
 
 @contextmanager
@@ -281,33 +279,21 @@ class AuditCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.watch: TrainingAudit | None = None
-        self.earlier: Mapping[str, Any] | None = None
+        self.earlier: Seen | None = None
 
     @property
     def report(self) -> AuditReport:
         """The report of the last training, empty before its end."""
         return self.watch.report if self.watch else AuditReport()
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, *_: object, **kwargs: Any) -> None:
         """Start to watch the model and the optimiser of the trainer."""
         self.watch = TrainingAudit(kwargs["model"], kwargs["optimizer"])
         if self.earlier is not None:
             self.watch.load_state_dict(self.earlier)
         self.watch.start()
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         """Fill the report, and raise if it names offenders."""
         assert self.watch is not None
         report = self.watch.finish()
@@ -317,42 +303,17 @@ class AuditCallback(TrainerCallback):
             logger.warning("after %d steps %s", report.steps, report.verdict)
 
 
-def _listed(names: list[str], shown: int = 3) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
-
-
-def _innermost(optimizer: Optimizer) -> Optimizer:
-    """Return the torch optimiser inside a wrapper such as accelerate's."""
-    inner = getattr(optimizer, "optimizer", None)
-    return _innermost(inner) if isinstance(inner, Optimizer) else optimizer
-
-
 def _sample(tensor: Tensor) -> Tensor:
     """Return at most `LARGEST_COPY` values, evenly spread over the tensor."""
     flat = tensor.detach().flatten()
     return flat[:: max(1, -(-flat.numel() // LARGEST_COPY))]
 
 
-def _imprint(tensor: Tensor) -> Tensor | bytes:
-    """Return a copy on the CPU, or for a large tensor a digest of its bytes."""
+def _imprint(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU, or for a large tensor a 16-byte digest, made piece by piece."""
     if tensor.numel() <= LARGEST_COPY:
         return tensor.detach().to("cpu", copy=True)
-    return _digest(torch.split(tensor.detach().flatten(), LARGEST_COPY))
-
-
-def _digest(pieces: Iterable[Tensor]) -> bytes:
-    """Return a 16-byte digest of tensors that need not fit on the CPU together."""
     digest = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
+    for piece in tensor.detach().flatten().split(LARGEST_COPY):
         digest.update(piece.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-    return digest.digest()
-
-
-def _same(imprint: Tensor | bytes, tensor: Tensor) -> bool:
-    """Return whether the tensor still has the values of its imprint."""
-    now = _imprint(tensor)
-    if isinstance(imprint, bytes) or isinstance(now, bytes):
-        return imprint == now
-    return bool(torch.equal(imprint, now))
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)

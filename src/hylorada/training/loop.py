@@ -1,42 +1,194 @@
-"""The training loop: `transformers.Trainer` with our order, groups, loss and checkpoints."""
+"""The training loop: `transformers.Trainer` with our order, groups, loss and checkpoints.
 
+A checkpoint holds all that a training needs to go on in another process as if nothing had happened.
+"""
+
+import logging
 import math
-from collections.abc import Callable, Sequence, Sized
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
+import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Dataset, Subset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hylorada.errors import RunError, SpecError
-from hylorada.files import written_atomically
+from hylorada.errors import CheckpointError, RunError, SpecError
+from hylorada.files import PARTIAL, is_intact, written_atomically
 from hylorada.seeds import generator
-from hylorada.training.audit import AuditCallback
-from hylorada.training.checkpoints import PREFIX, prune
-from hylorada.training.continuation import (
-    PAYLOAD,
-    load_parameters,
-    process_state,
-    restore_random_state,
-    trainable_parameters,
-)
+from hylorada.specs.run import OptimisationSpec, TrainingSpec
+from hylorada.training.audit import AuditCallback, Seen
 from hylorada.training.loss import IGNORED
 from hylorada.training.optimisation import (
-    OptimisationSpec,
     build_optimizer,
     build_schedule,
     diversity_loss,
+    trainer_arguments,
 )
-from hylorada.training.order import DealtBatches
-from hylorada.training.settings import TrainingSpec
 
-Collate = Callable[[list[Any]], dict[str, Tensor]]
+PAYLOAD, PREFIX = "training.pt", "checkpoint-"
+Item = dict[str, Tensor]
+Collate = Callable[[list[Item]], Item]
+Penalty = Callable[[], Tensor]
+
+logger = logging.getLogger(__name__)
+
+
+class DealtBatches(Sampler[list[int]]):
+    """The micro-batches one process computes, dealt from batches all processes agree on.
+
+    A batch is cut into `accumulation` pieces and each piece into equal shares, one per process,
+    so that any number of processes takes the same optimiser steps. The seed fixes the order of
+    every epoch.
+    """
+
+    def __init__(
+        self, items: int, training: TrainingSpec, process: int = 0, processes: int = 1
+    ) -> None:
+        if items < 1:
+            raise SpecError(f"training needs at least one item; got {items}")
+        if training.batch_size % (training.accumulation * processes):
+            raise SpecError(
+                "batch_size must be a multiple of accumulation × processes, "
+                f"{training.accumulation} × {processes}; got {training.batch_size}"
+            )
+        if items % processes:
+            raise SpecError(
+                f"the training items must divide evenly among the {processes} processes; "
+                f"got {items}; use {items - items % processes}"
+            )
+        self.share = training.batch_size // (training.accumulation * processes)
+        self.epoch = 0
+        self._items, self._seed = items, training.seed
+        self._process, self._processes = process, processes
+
+    def __len__(self) -> int:
+        return -(-self._items // (self.share * self._processes))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        stream = generator(self._seed, "training order", self.epoch)
+        order = torch.randperm(self._items, generator=stream).tolist()
+        piece = self.share * self._processes
+        for start in range(0, self._items, piece):
+            dealt = order[start : start + piece]
+            share = len(dealt) // self._processes
+            yield dealt[self._process * share : (self._process + 1) * share]
+
+
+class ProcessState(TypedDict):
+    """One process's random states, and the loss it has summed since the last log."""
+
+    python: tuple[object, ...]
+    numpy: tuple[Any, ...]
+    torch: Tensor
+    cuda: NotRequired[Tensor]
+    loss: Tensor
+
+
+class Checkpoint(TypedDict):
+    """What a training needs to go on; `best` is empty unless the best weights are kept."""
+
+    parameters: dict[str, Tensor]
+    best: dict[str, Tensor]
+    optimizer: dict[str, object]
+    scheduler: dict[str, object]
+    audit: Seen
+    processes: list[ProcessState]
+    logged: dict[str, float]
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies on the CPU of what training changes, by name."""
+    return {n: tensor.detach().to("cpu", copy=True) for n, tensor in _trained(model).items()}
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    # Quantisation remembers which coordinates are rounded for good.
+    return found | {n: b for n, b in model.named_buffers() if ".parametrizations." in n}
+
+
+@torch.no_grad()
+def load_parameters(model: nn.Module, stored: dict[str, Tensor], source: str) -> None:
+    """Copy stored values into the trainable parameters; names and shapes must agree."""
+    present = _trained(model)
+    if missing := sorted(present.keys() ^ stored.keys()):
+        raise CheckpointError(
+            f"the stored parameters must be those that are trained; {source} differs in "
+            f"{missing[:3]}; train the adapter it was written for"
+        )
+    for name, parameter in present.items():
+        if parameter.shape != stored[name].shape:
+            raise CheckpointError(
+                f"{name} must have shape {tuple(parameter.shape)}; "
+                f"{source} has {tuple(stored[name].shape)}"
+            )
+        parameter.copy_(stored[name])
+
+
+def process_state(loss: Tensor) -> ProcessState:
+    """Return this process's random states and the loss it has summed since the last log."""
+    name, words, *rest = np.random.get_state()
+    state = ProcessState(
+        python=random.getstate(),
+        numpy=(name, np.asarray(words).tolist(), *rest),
+        torch=torch.get_rng_state(),
+        loss=loss.detach().to("cpu", copy=True),
+    )
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(states: list[ProcessState], process: int) -> None:
+    """Set this process's random states to the stored ones."""
+    if process >= len(states):
+        logger.warning(
+            "the checkpoint was written by %d processes, process %d starts with fresh random "
+            "states; the numbers will not be those of an uninterrupted training",
+            len(states),
+            process,
+        )
+        return
+    state = states[process]
+    random.setstate(state["python"])
+    name, words, *rest = state["numpy"]
+    np.random.set_state((name, np.array(words, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the latest step first, intact or not."""
+    found = [path for path in folder.glob(f"{PREFIX}*") if path.name[len(PREFIX) :].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[len(PREFIX) :]), reverse=True)
+
+
+def last_intact(folder: Path) -> Path | None:
+    """Return the latest checkpoint whose files are as they were written, or None.
+
+    Damaged ones are named in the log and passed over.
+    """
+    for path in checkpoints(folder):
+        if is_intact(path):
+            return path
+        logger.warning("%s is damaged (its files do not match its manifest); passed over", path)
+    return None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the latest `keep` checkpoints, and what a killed process left half-written."""
+    for path in (*checkpoints(folder)[keep:], *folder.glob(f"{PARTIAL}*")):
+        shutil.rmtree(path)
 
 
 class DivergenceError(RunError):
@@ -55,22 +207,28 @@ class AdapterTrainer(Trainer):
     def __init__(
         self,
         model: nn.Module,
-        arguments: TrainingArguments,
+        folder: Path,
         *,
         training: TrainingSpec,
         optimisation: OptimisationSpec,
-        train_data: Dataset[Any] | None,
-        valid_data: Dataset[Any] | None,
+        train_data: Dataset[Item] | None = None,
+        valid_data: Dataset[Item] | None = None,
         collate: Collate,
-        callbacks: Sequence[TrainerCallback],
+        callbacks: Sequence[TrainerCallback] = (),
+        penalty: Penalty | None = None,
     ) -> None:
-        self.training_spec = training
-        self.optimisation_spec = optimisation
+        self.training_spec, self.optimisation_spec = training, optimisation
+        self.penalty = penalty
         self.audit = AuditCallback()
         self.best: dict[str, Tensor] = {}
-        self.resumed: dict[str, Any] | None = None
+        self.resumed: Checkpoint | None = None
         self._last_finite = math.nan
-        self._order = None if train_data is None else self._dealt(train_data, arguments)
+        during = train_data is not None and valid_data is not None
+        arguments = trainer_arguments(training, optimisation, folder, evaluates=during)
+        self._order = None
+        if train_data is not None:
+            place = arguments.process_index, arguments.world_size
+            self._order = DealtBatches(len(cast(Sized, train_data)), training, *place)
         super().__init__(
             model,
             arguments,
@@ -83,23 +241,11 @@ class AdapterTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
         self._loss_shifts_labels = True
 
-    # Data
-
-    def _dealt(self, data: Dataset[Any], arguments: TrainingArguments) -> DealtBatches:
-        return DealtBatches(
-            len(cast(Sized, data)),
-            self.training_spec.batch_size,
-            accumulation=self.training_spec.accumulation,
-            seed=self.training_spec.seed,
-            process=arguments.process_index,
-            processes=arguments.world_size,
-        )
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> DataLoader[Item]:
         """Return this process's micro-batches."""
         return self._loader(self.train_dataset, batch_sampler=self._order)
 
-    def _loader(self, data: Any, **batching: Any) -> DataLoader[Any]:
+    def _loader(self, data: Any, **batching: Any) -> DataLoader[Item]:
         # A generator of its own, because starting a loader would draw from the global one.
         return DataLoader(
             data,
@@ -110,12 +256,13 @@ class AdapterTrainer(Trainer):
             **batching,
         )
 
-    # Steps
-
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Return AdamW with a group per component."""
         if self.optimizer is None:
-            design = _landmark_design(self.model)
+            design = ""
+            if isinstance(self.model, PeftModel):
+                config = self.model.peft_config[self.model.active_adapter]
+                design = getattr(config, "landmark_design", "")
             self.optimizer = build_optimizer(self.model, self.optimisation_spec, design)
         return self.optimizer
 
@@ -128,32 +275,31 @@ class AdapterTrainer(Trainer):
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the loss of a micro-batch, with its share of the diversity loss."""
-        loss: Any = super().compute_loss(model, inputs, *args, **kwargs)
-        weight = self.optimisation_spec.diversity_weight
-        if weight == 0.0:
-            return loss
-        return loss + weight * diversity_loss(self.model) / self.current_gradient_accumulation_steps
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss of a micro-batch, with its share of the penalties of a step."""
+        loss = super().compute_loss(*args, **kwargs)
+        assert isinstance(loss, Tensor)
+        pieces = self.current_gradient_accumulation_steps
+        if (weight := self.optimisation_spec.diversity_weight) != 0.0:
+            loss = loss + weight * diversity_loss(self.model) / pieces
+        return loss if self.penalty is None else loss + self.penalty() / pieces
 
-    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run forward and backward, and stop at a loss that is no number."""
-        loss: Tensor = super().training_step(model, *args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         value = float(loss)
         if not math.isfinite(value):
             raise DivergenceError(self._diagnosis(f"the loss is {value}"))
         self._last_finite = value
         return loss
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        measure = cast(Callable[..., Any], super()._get_grad_norm)
-        norm = measure(model, grad_norm=grad_norm)
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        norm = super()._get_grad_norm(*args, **kwargs)
         if not math.isfinite(float(norm)):
             named = ((n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None)
             culprits = [name for name, grad in named if not bool(grad.isfinite().all())]
-            raise DivergenceError(
-                self._diagnosis(f"the gradient is {float(norm)}, first in {culprits[:3]}")
-            )
+            found = f"the gradient is {float(norm)}, first in {culprits[:3]}"
+            raise DivergenceError(self._diagnosis(found))
         return norm
 
     def _diagnosis(self, what: str) -> str:
@@ -168,8 +314,6 @@ class AdapterTrainer(Trainer):
             f"rates: {shown}; last finite loss {self._last_finite:.4g}); try {advice}; "
             "if it is the first step, look for rows whose labels are all ignored"
         )
-
-    # Evaluation
 
     @torch.no_grad()
     def evaluate(
@@ -198,36 +342,36 @@ class AdapterTrainer(Trainer):
         nats, tokens = self.accelerator.reduce(sums, "sum").tolist()
         if tokens == 0:
             raise SpecError("validation data must have a token to predict; all are ignored")
-        metrics = {f"{metric_key_prefix}_loss": nats / tokens}
-        metrics[f"{metric_key_prefix}_tokens"] = tokens
+        prefix = metric_key_prefix
+        metrics = {f"{prefix}_loss": nats / tokens, f"{prefix}_tokens": tokens}
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
+        on_evaluate = self.callback_handler.on_evaluate
+        self.control = on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+    def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
         improved = super()._determine_best_metric(metrics=metrics, trial=trial)
         if improved and self.training_spec.keep_best:
             self.best = trainable_parameters(self.model)
         return improved
 
-    # Checkpoints
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         self.store_flos()
-        processes = _gathered(process_state(self._tr_loss))
+        processes = [process_state(self._tr_loss)]
+        if distributed.is_initialized():
+            mine, processes = processes[0], processes * distributed.get_world_size()
+            distributed.all_gather_object(processes, mine)
         if self.is_world_process_zero():
             assert self.audit.watch is not None
-            payload = {
-                "parameters": trainable_parameters(self.model),
-                "best": self.best,
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": self.lr_scheduler.state_dict(),
-                "audit": self.audit.watch.state_dict(),
-                "processes": processes,
-                "logged": {"step": self._globalstep_last_logged, "loss": self._total_loss_scalar},
-            }
+            payload = Checkpoint(
+                parameters=trainable_parameters(self.model),
+                best=self.best,
+                optimizer=self.optimizer.state_dict(),
+                scheduler=self.lr_scheduler.state_dict(),
+                audit=self.audit.watch.state_dict(),
+                processes=processes,
+                logged={"step": self._globalstep_last_logged, "loss": self._total_loss_scalar},
+            )
             folder = Path(str(self.args.output_dir))
             with written_atomically(folder / f"{PREFIX}{self.state.global_step}") as partial:
                 torch.save(payload, partial / PAYLOAD)
@@ -239,10 +383,9 @@ class AdapterTrainer(Trainer):
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
         path = Path(resume_from_checkpoint) / PAYLOAD
-        self.resumed = torch.load(path, map_location="cpu", weights_only=True)
-        load_parameters(self.model, self.resumed["parameters"], str(path))
-        self.best = self.resumed["best"]
-        self.audit.earlier = self.resumed["audit"]
+        stored: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        load_parameters(self.model, stored["parameters"], str(path))
+        self.resumed, self.best, self.audit.earlier = stored, stored["best"], stored["audit"]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if self.resumed is not None:
@@ -263,7 +406,7 @@ class AdapterTrainer(Trainer):
         states = self.resumed["processes"]
         if len(states) == self.args.world_size:
             self._tr_loss = states[self.args.process_index]["loss"].to(self.args.device)
-        self._globalstep_last_logged = self.resumed["logged"]["step"]
+        self._globalstep_last_logged = int(self.resumed["logged"]["step"])
         self._total_loss_scalar = self.resumed["logged"]["loss"]
         self._initial_global_step = 0
 
@@ -274,26 +417,9 @@ class _Follow(TrainerCallback):
     def __init__(self, trainer: AdapterTrainer) -> None:
         self._trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, *_: object, **__: object) -> None:
         self._trainer._restore_progress()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        order = self._trainer._order
-        assert order is not None
-        order.epoch = int(state.epoch or 0)
-
-
-def _landmark_design(model: nn.Module) -> str:
-    """Return the landmark design of the active adapter, or an empty string without one."""
-    if not isinstance(model, PeftModel):
-        return ""
-    return str(getattr(model.peft_config[model.active_adapter], "landmark_design", ""))
-
-
-def _gathered(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the states of all processes, in order, to every process."""
-    if not distributed.is_initialized():
-        return [state]
-    states: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(states, state)
-    return states
+    def on_epoch_begin(self, *_: object, **__: object) -> None:
+        assert self._trainer._order is not None
+        self._trainer._order.epoch = int(self._trainer.state.epoch or 0)

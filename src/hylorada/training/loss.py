@@ -10,14 +10,14 @@ from functools import cache
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from peft import PeftModel
 from torch import FloatTensor, Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from hylorada.errors import UnsupportedModelError
-from hylorada.models.heads import split
+from hylorada.models.anatomy import split
 
 IGNORED = -100
 
@@ -72,22 +72,16 @@ def chunked_cross_entropy(
     head: Head,
     *,
     weights: tuple[Tensor, ...] = (),
-    items: Int[Tensor, ""] | int | None = None,
+    items: Num[Tensor, ""] | int | None = None,
     chunk_tokens: int = 1024,
     compiled: bool = False,
 ) -> Float[Tensor, ""]:
     """Return the loss of predicting `labels[t + 1]` from `states[t]`, in nats per token.
 
-    The head runs on `chunk_tokens` states at a time. Labels of -100 count for nothing.
-
-    Args:
-        states: The last hidden states.
-        labels: The token at each position.
-        head: Makes logits from hidden states.
-        weights: The trainable tensors inside `head`, which receive gradients too.
-        items: Divide by this count, over all batches of a step; None: the valid labels here.
-        chunk_tokens: How many rows of logits exist at a time.
-        compiled: Cast, loss and gradient in one compiled pass over the logits.
+    The head makes the logits of `chunk_tokens` states at a time. `weights` are the trainable
+    tensors inside it, which receive gradients too. Labels of -100 count for nothing. The sum is
+    divided by `items`, a count over all batches of a step; without it by the valid labels here.
+    `compiled` makes cast, loss and gradient one pass over the logits.
     """
     shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:].reshape(-1)
     flat = states.reshape(-1, states.shape[-1])
@@ -100,7 +94,7 @@ def chunked_cross_entropy(
 
 @contextmanager
 def chunked_loss(
-    model: nn.Module, *, chunk_tokens: int = 1024, compiled: bool = False
+    model: nn.Module, chunk_tokens: int = 1024, *, compiled: bool = False
 ) -> Iterator[None]:
     """Make `model(..., labels=...)` compute its loss in chunks, without logits, inside the block.
 
@@ -108,7 +102,8 @@ def chunked_loss(
     checkpointing and gradient reduction see the call they expect. A model that cannot be split into
     decoder and head is refused.
     """
-    causal_lm = _causal_lm(model)
+    inner: Any = getattr(model, "module", model)
+    causal_lm = inner.get_base_model() if isinstance(inner, PeftModel) else inner
     parts = split(causal_lm)
     if parts is None:
         raise UnsupportedModelError(
@@ -125,12 +120,13 @@ def chunked_loss(
             return original(*args, **inputs)
         for decided in ("return_dict", "use_cache"):
             inputs.pop(decided, None)
+        weights = causal_lm.get_output_embeddings().parameters()
         states = parts.decoder(*args, **inputs, use_cache=False, return_dict=True).last_hidden_state
         loss = chunked_cross_entropy(
             states,
             labels.to(states.device),
             parts.head,
-            weights=_trainable_head(causal_lm),
+            weights=tuple(weight for weight in weights if weight.requires_grad),
             items=num_items_in_batch,
             chunk_tokens=chunk_tokens,
             compiled=compiled,
@@ -145,18 +141,6 @@ def chunked_loss(
         del causal_lm.forward
         if own is not None:
             causal_lm.forward = own
-
-
-def _causal_lm(model: nn.Module) -> nn.Module:
-    """Return the causal language model inside distributed and PEFT wrappers."""
-    inner = getattr(model, "module", model)
-    assert isinstance(inner, nn.Module)
-    return inner.get_base_model() if isinstance(inner, PeftModel) else inner
-
-
-def _trainable_head(causal_lm: Any) -> tuple[Tensor, ...]:
-    output = causal_lm.get_output_embeddings()
-    return tuple(weight for weight in output.parameters() if weight.requires_grad)
 
 
 def summed_loss(

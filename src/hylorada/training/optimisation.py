@@ -1,19 +1,25 @@
-"""What steps how fast: parameter groups by component, the schedule, and aids for boundaries."""
+"""What steps how fast: the Trainer's arguments, parameter groups by component, the schedule."""
 
+import logging
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainingArguments
 
+from hylorada.adapters.designs import DESIGNS, RATE_MULTIPLIER
 from hylorada.adapters.landmarks import LearnableBucketLandmark
 from hylorada.errors import SpecError
+from hylorada.specs.run import OptimisationSpec, TrainingSpec
 
 Component = Literal[
     "factors",
@@ -26,88 +32,83 @@ Component = Literal[
     "embeddings",
 ]
 
-# Measured with SmolLM2-135M on WikiText-2: landmarks gain 0.04 % at the rate of LoRA and 3.5 % at
-# thirty times that rate; the low-rank control gains most at ten times.
-LANDMARK_MULTIPLIER = 30.0
-DESIGN_MULTIPLIERS = {"low_rank": 10.0}
-
 # Decay pulls these towards a value that means something else than "no change".
 UNDECAYED = re.compile(r"(bias|gates?|scale|gain|table|boundaries|magnitude_vector)\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimisationSpec:
-    """How AdamW steps; rates are per step, multipliers are relative to `learning_rate`.
+logger = logging.getLogger(__name__)
 
-    Attributes:
-        learning_rate: Highest rate of the LoRA factors, per step.
-        weight_decay: Of matrices; biases, gates, scales, tables and boundaries do not decay.
-        landmark_multiplier: Rate of landmarks; None takes the one measured best for the design.
-        subspace_multiplier: Rate of a subspace's vector; at 10 and the default rate it is 5e-3.
-        gate_multiplier: Rate of the gates that divide a subspace between A and B.
-        position_bias_multiplier: Rate of the position bias.
-        norm_multiplier: Rate of norms, where they are trained.
-        embedding_multiplier: Rate of embeddings, where they are trained.
-        boundary_learning_rate: Absolute rate of learnable boundaries; None: that of landmarks.
-        boundary_frozen_steps: Steps with fixed buckets before the boundaries may move.
-        diversity_weight: Weight of the loss that spreads clustered boundaries; zero is off.
-        warmup_share: Share of all steps over which the rates rise, before they fall to zero.
-        max_gradient_norm: Longer gradients are scaled down to this norm; zero is off.
-    """
 
-    learning_rate: float = 5e-4
-    weight_decay: float = 0.01
-    landmark_multiplier: float | None = None
-    subspace_multiplier: float = 10.0
-    gate_multiplier: float = 20.0
-    position_bias_multiplier: float = 1.0
-    norm_multiplier: float = 1.0
-    embedding_multiplier: float = 1.0
-    boundary_learning_rate: float | None = None
-    boundary_frozen_steps: int = 0
-    diversity_weight: float = 0.0
-    warmup_share: float = 0.03
-    max_gradient_norm: float = 1.0
+def trainer_arguments(
+    training: TrainingSpec, optimisation: OptimisationSpec, folder: Path, *, evaluates: bool
+) -> TrainingArguments:
+    """Return the arguments of `transformers.Trainer` that carry out the two specs."""
+    during = evaluates and training.evaluate_every is not None
+    # Transformers 5.23 gave it another name and warns of the old one.
+    renamed = "activation_checkpointing" in {spec.name for spec in fields(TrainingArguments)}
+    checkpointing = "activation_checkpointing" if renamed else "gradient_checkpointing"
+    more: dict[str, Any] = {
+        checkpointing: training.gradient_checkpointing,
+        f"{checkpointing}_kwargs": {"use_reentrant": False},
+    }
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=training.epochs,
+        max_steps=-1 if training.steps is None else training.steps,
+        gradient_accumulation_steps=training.accumulation,
+        learning_rate=optimisation.learning_rate,
+        max_grad_norm=optimisation.max_gradient_norm,
+        bf16=training.precision == "autocast",
+        **more,
+        eval_strategy="steps" if during else "no",
+        eval_steps=training.evaluate_every,
+        metric_for_best_model="loss",
+        greater_is_better=False,
+        save_strategy="steps",
+        save_steps=training.checkpoint_every or 10**9,
+        logging_steps=training.log_every,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        report_to=list(training.report_to),
+        disable_tqdm=not training.progress,
+        use_cpu=training.cpu,
+        seed=training.seed,
+    )
+    pieces = training.accumulation * arguments.world_size
+    arguments.per_device_train_batch_size = training.batch_size // pieces
+    if arguments.n_gpu > 1:
+        logger.warning("one process uses one GPU; launch with torchrun to use %d", arguments.n_gpu)
+        arguments._n_gpu = 1
+    return arguments
 
-    def __post_init__(self) -> None:
-        """Check every field."""
-        rates = [name for name in self.__slots__ if name.endswith(("rate", "multiplier"))]
-        for name in rates:
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise SpecError(f"{name} must be positive and finite; got {value}")
-        for name in ("weight_decay", "boundary_frozen_steps", "diversity_weight"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"{name} must not be negative; got {getattr(self, name)}")
-        if self.max_gradient_norm < 0:
-            raise SpecError(
-                f"max_gradient_norm must not be negative (0 is off); got {self.max_gradient_norm}"
-            )
-        if not 0.0 <= self.warmup_share < 1.0:
-            raise SpecError(f"warmup_share must be in [0, 1); got {self.warmup_share}")
 
-    def rates(self, landmark_design: str) -> dict[Component, float]:
-        """Return the highest learning rate of each component."""
-        measured = DESIGN_MULTIPLIERS.get(landmark_design, LANDMARK_MULTIPLIER)
-        landmarks = self.learning_rate * (self.landmark_multiplier or measured)
-        return {
-            "factors": self.learning_rate,
-            "subspace": self.learning_rate * self.subspace_multiplier,
-            "gates": self.learning_rate * self.gate_multiplier,
-            "landmarks": landmarks,
-            "boundaries": self.boundary_learning_rate or landmarks,
-            "position_bias": self.learning_rate * self.position_bias_multiplier,
-            "norms": self.learning_rate * self.norm_multiplier,
-            "embeddings": self.learning_rate * self.embedding_multiplier,
-        }
+def component_rates(spec: OptimisationSpec, landmark_design: str) -> dict[Component, float]:
+    """Return the highest learning rate of each component."""
+    has_own = landmark_design in DESIGNS
+    measured = DESIGNS[landmark_design].rate_multiplier if has_own else RATE_MULTIPLIER
+    landmarks = spec.learning_rate * (spec.landmark_multiplier or measured)
+    return {
+        "factors": spec.learning_rate,
+        "subspace": spec.learning_rate * spec.subspace_multiplier,
+        "gates": spec.learning_rate * spec.gate_multiplier,
+        "landmarks": landmarks,
+        "boundaries": spec.boundary_learning_rate or landmarks,
+        "position_bias": spec.learning_rate * spec.position_bias_multiplier,
+        "norms": spec.learning_rate * spec.norm_multiplier,
+        "embeddings": spec.learning_rate * spec.embedding_multiplier,
+    }
 
 
 def component_of(name: str, model: nn.Module) -> Component:
     """Return the component a trainable parameter belongs to, from its full name."""
     if shared := re.search(r"\.lora_shared\.[^.]+\.(\w+)\.", name):
-        if name.endswith(".boundaries"):
-            return "boundaries"
-        return _named(shared.group(1), name)
+        part = "boundaries" if name.endswith(".boundaries") else shared.group(1)
+        if part not in get_args(Component):
+            raise SpecError(
+                f"unknown component {part!r} of the adapter in {name!r}; give it a rate"
+            )
+        return cast(Component, part)
     if subspace := re.search(r"(?:\.sublora_subspace\.[^.]+|^subspace|\.subspace)\.(.+)", name):
         return "gates" if "gates" in subspace.group(1).split(".") else "subspace"
     if re.search(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)\b", name):
@@ -129,7 +130,7 @@ def parameter_groups(
     model: nn.Module, spec: OptimisationSpec, landmark_design: str = ""
 ) -> list[dict[str, Any]]:
     """Return AdamW's parameter groups: each trainable parameter in exactly one of them."""
-    rates = spec.rates(landmark_design)
+    rates = component_rates(spec, landmark_design)
     groups: dict[tuple[Component, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -188,20 +189,6 @@ def diversity_loss(model: nn.Module) -> Float[Tensor, ""]:
             "a diversity loss needs learnable boundaries; set landmark_design to 'learnable' or "
             "diversity_weight to 0"
         )
-    return torch.stack([_unevenness(bank.relative_boundaries()) for bank in banks]).sum()
-
-
-def _unevenness(boundaries: Float[Tensor, " inner"]) -> Float[Tensor, ""]:
-    ends = nn.functional.pad(boundaries, (1, 0)), nn.functional.pad(boundaries, (0, 1), value=1.0)
-    widths = ends[1] - ends[0]
-    return -(widths * widths.numel()).log().mean()
-
-
-def _named(component: str, name: str) -> Component:
-    if component == "landmarks":
-        return "landmarks"
-    if component == "position_bias":
-        return "position_bias"
-    if component == "factors":
-        return "factors"
-    raise SpecError(f"unknown component {component!r} of the adapter in {name!r}; give it a rate")
+    inner = [bank.relative_boundaries() for bank in banks]
+    widths = [pad(cuts, (0, 1), value=1.0) - pad(cuts, (1, 0)) for cuts in inner]
+    return torch.stack([-(width * width.numel()).log().mean() for width in widths]).sum()

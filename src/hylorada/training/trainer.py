@@ -5,24 +5,50 @@ import shutil
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset, default_collate
 from transformers import TrainerCallback
 
-from hylorada.adapters.shifted_attention import use_shifted_attention
 from hylorada.errors import SpecError
+from hylorada.models.anatomy import find_decoder
+from hylorada.specs.run import OptimisationSpec, TrainingSpec
 from hylorada.training.audit import LOW_PRECISION, AuditReport
-from hylorada.training.checkpoints import checkpoints, last_intact
-from hylorada.training.compiling import compiled_blocks
-from hylorada.training.continuation import load_parameters
-from hylorada.training.loop import AdapterTrainer, Collate
+from hylorada.training.loop import (
+    AdapterTrainer,
+    Collate,
+    Item,
+    Penalty,
+    checkpoints,
+    last_intact,
+    load_parameters,
+)
 from hylorada.training.loss import chunked_loss
-from hylorada.training.optimisation import OptimisationSpec
-from hylorada.training.settings import TrainingSpec, trainer_arguments
+from hylorada.training.shifted_attention import use_shifted_attention
+
+
+@contextmanager
+def compiled_blocks(model: nn.Module, *, backend: str = "inductor") -> Iterator[None]:
+    """Compile each block of a model inside the block of code.
+
+    All blocks but the first share a compilation: they differ in their weights, and in their number,
+    by which a position bias knows them. What lies between blocks, such as the generation of a
+    subspace's factors, stays as it is.
+    """
+    blocks = find_decoder(model).layers
+    for block in blocks:
+        block.compile(backend=backend)
+    try:
+        # Else a graph would hold the number of its block, and serve no other.
+        with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
+            yield
+    finally:
+        for block in blocks:
+            block._compiled_call_impl = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,36 +73,41 @@ class TrainingOutcome:
 
 def train(
     model: nn.Module,
-    train_data: Dataset[Any],
+    train_data: Dataset[Item],
     *,
     training: TrainingSpec,
     folder: Path,
     optimisation: OptimisationSpec | None = None,
-    valid_data: Dataset[Any] | None = None,
+    valid_data: Dataset[Item] | None = None,
     collate: Collate = default_collate,
     callbacks: Sequence[TrainerCallback] = (),
+    penalty: Penalty | None = None,
 ) -> TrainingOutcome:
     """Train the trainable parameters of a model and return what came of it.
 
     Checkpoints go to `folder`; the latest intact one there is continued, to the same numbers as
     a training that was never interrupted. Raises `UntrainedParameterError` at the end if any
-    trainable parameter did not train.
+    trainable parameter did not train. A `penalty` is added to the loss of every step.
     """
     _check_precision(model)
     if valid_data is not None and len(cast(Sized, valid_data)) == 0:
         raise SpecError("validation data must have at least one item; got none; pass None instead")
-    optimisation = optimisation or OptimisationSpec()
     trainer = AdapterTrainer(
         model,
-        trainer_arguments(training, optimisation, folder, evaluates=valid_data is not None),
+        folder,
         training=training,
-        optimisation=optimisation,
+        optimisation=optimisation or OptimisationSpec(),
         train_data=train_data,
         valid_data=valid_data,
         collate=collate,
         callbacks=callbacks,
+        penalty=penalty,
     )
-    start = _resumption_point(trainer, folder)
+    start = last_intact(folder)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        for damaged in takewhile(lambda path: path != start, checkpoints(folder)):
+            shutil.rmtree(damaged)
     with (
         _repeatable(training.deterministic),
         _loss_in_chunks(model, training),
@@ -85,7 +116,7 @@ def train(
         else nullcontext(),
         compiled_blocks(model) if training.compile else nullcontext(),
     ):
-        output = trainer.train(resume_from_checkpoint=start)
+        output = trainer.train(resume_from_checkpoint=None if start is None else str(start))
         if trainer.best:
             load_parameters(model, trainer.best, "the best evaluation")
         valid = trainer.evaluate() if valid_data is not None else {}
@@ -102,39 +133,24 @@ def train(
 
 def validation_loss(
     model: nn.Module,
-    data: Dataset[Any],
+    data: Dataset[Item],
     *,
     training: TrainingSpec,
     folder: Path,
     collate: Collate = default_collate,
 ) -> tuple[float, int]:
     """Return the mean loss over all valid tokens, in nats, and their count, without training."""
-    optimisation = OptimisationSpec()
     trainer = AdapterTrainer(
         model,
-        trainer_arguments(training, optimisation, folder, evaluates=False),
+        folder,
         training=training,
-        optimisation=optimisation,
-        train_data=None,
+        optimisation=OptimisationSpec(),
         valid_data=data,
         collate=collate,
-        callbacks=(),
     )
     with _loss_in_chunks(model, training):
         metrics = trainer.evaluate()
     return metrics["eval_loss"], int(metrics["eval_tokens"])
-
-
-def _resumption_point(trainer: AdapterTrainer, folder: Path) -> str | None:
-    """Return the checkpoint to continue from, after clearing what is newer and damaged."""
-    chosen = last_intact(folder)
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
-        for path in checkpoints(folder):
-            if path == chosen:
-                break
-            shutil.rmtree(path)
-    return None if chosen is None else str(chosen)
 
 
 @contextmanager
@@ -157,17 +173,12 @@ def _repeatable(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _loss_in_chunks(model: nn.Module, training: TrainingSpec) -> Iterator[None]:
-    if training.chunk_tokens == 0:
-        yield
-        return
     device = next(model.parameters()).device.type
-    mixed = training.precision == "autocast"
     with ExitStack() as stack:
-        # The model is probed in the precision it will be trained in.
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
-            stack.enter_context(
-                chunked_loss(model, chunk_tokens=training.chunk_tokens, compiled=training.compile)
-            )
+        if tokens := training.chunk_tokens:
+            # Entering probes the model, in the precision it will be trained in.
+            with torch.autocast(device, torch.bfloat16, training.precision == "autocast"):
+                stack.enter_context(chunked_loss(model, tokens, compiled=training.compile))
         yield
 
 

@@ -1,9 +1,8 @@
 """The verdict on the arms of a study: paired, simultaneous, and honest about what stays open."""
 
-from hylorada.verdicts.allocation import hypotheses
-from hylorada.verdicts.arms import Arm
-from hylorada.verdicts.judge import judge
-from hylorada.verdicts.judgements import Comparison, Judgement, Verdict
+from hylorada.records.studies import Comparison
+from hylorada.verdicts.judge import Arm, judge
 from hylorada.verdicts.labels import VerdictSpec
+from hylorada.verdicts.sentences import Judgement, Verdict
 
-__all__ = ["Arm", "Comparison", "Judgement", "Verdict", "VerdictSpec", "hypotheses", "judge"]
+__all__ = ["Arm", "Comparison", "Judgement", "Verdict", "VerdictSpec", "judge"]

@@ -1,12 +1,44 @@
-"""The thresholds of a verdict and the labels they give; no torch."""
+"""The thresholds of a verdict and the labels they give."""
 
-from dataclasses import dataclass, replace
+import math
 
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
 from hylorada.errors import SpecError
-from hylorada.verdicts.gains import gain_percent
+from hylorada.records.evaluations import Estimate, Interval
+from hylorada.records.studies import Thresholds
+
+WORST_NATS = -100.0
+
+
+def gain_percent(effect: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Return `100 (1 - exp(-effect))`, per cent lower perplexity, of an effect in nats.
+
+    Rounded to twelve decimals, so that an interval that ends on a threshold says so; harm beyond
+    `WORST_NATS` counts as that, so that every gain is a finite number.
+    """
+    return np.asarray(np.round(-100 * np.expm1(-np.maximum(effect, WORST_NATS)), 12))
+
+
+def gain_estimate(
+    effect: float, ends: Interval | None = None, error: float | None = None, *, seeds: int
+) -> Estimate:
+    """Return the gain in per cent of an effect in nats; its standard error by the delta method."""
+    interval = None if ends is None else gain_percent(np.array(ends)).tolist()
+    return Estimate(
+        value=float(gain_percent(np.array(effect))),
+        standard_error=None if error is None else 100 * math.exp(-max(effect, WORST_NATS)) * error,
+        interval=interval and (interval[0], interval[1]),
+        clusters=seeds,
+    )
+
+
+def effect_nats(share: float) -> float:
+    """Return the effect in nats of perplexity lower by the given share."""
+    return -math.log1p(-share)
+
 
 MEANINGS = {
     "A": "strong",
@@ -17,33 +49,11 @@ MEANINGS = {
     "inconclusive": "inconclusive",
 }
 HELPS = ("A", "B", "C")
-ACTIONS = {
-    "A": "scale up",
-    "B": "viable, consider sharing",
-    "C": "keep as ablation",
-    "D": "pivot",
-}
+ACTIONS = {"A": "scale up", "B": "viable, consider sharing", "C": "keep as ablation", "D": "pivot"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictSpec:
-    """Thresholds of a verdict, all shares: 0.02 is 2 % lower perplexity.
-
-    Attributes:
-        confidence: Of all intervals of a study at once.
-        strong: Least gain of label A.
-        moderate: Least gain of label B.
-        minimal: Least gain of label C, and half the width of "no effect" and of "harmful".
-        core: Least gain of a core feature by the literal point rule.
-        steady: Largest standard deviation over seeds by the literal point rule.
-    """
-
-    confidence: float = 0.95
-    strong: float = 0.02
-    moderate: float = 0.01
-    minimal: float = 0.005
-    core: float = 0.05
-    steady: float = 0.01
+class VerdictSpec(Thresholds, frozen=True, kw_only=True):
+    """The thresholds of a verdict, valid once built; all shares: 0.02 is 2 % lower perplexity."""
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -63,7 +73,7 @@ class VerdictSpec:
         """
         if not 0 < share <= 1:
             raise SpecError(f"a share of the error probability must lie in (0, 1]; got {share}")
-        return replace(self, confidence=1 - (1 - self.confidence) * share)
+        return msgspec.structs.replace(self, confidence=1 - (1 - self.confidence) * share)
 
 
 def labels(
@@ -86,24 +96,18 @@ def labels(
     )
 
 
-def point_scenario(effects: tuple[float, ...], spec: VerdictSpec) -> str:
-    """Return what the literal rule says: the mean gain alone, its sd only as a remark.
+def point_scenario(effects: list[float], spec: VerdictSpec) -> str:
+    """Return what the literal rule says of paired effects in nats, one a seed.
 
-    Args:
-        effects: Paired effects in nats, one a seed.
-        spec: Thresholds.
+    It looks at the mean gain alone; its standard deviation is only a remark.
     """
-    gains = gain_percent(np.array(effects))
     mean = float(gain_percent(np.array(np.mean(effects))))
     bounds = {"A": spec.strong, "B": spec.moderate, "C": spec.minimal}
     scenario = next((name for name, share in bounds.items() if mean >= 100 * share), "D")
     core = ", core feature" if mean >= 100 * spec.core else ""
-    return f"{scenario}: {ACTIONS[scenario]}{core} ({_steadiness(gains, spec)})"
-
-
-def _steadiness(gains: Float[np.ndarray, " seeds"], spec: VerdictSpec) -> str:
-    if gains.size < 2:
-        return "one seed, sd unknown"
-    deviation = float(gains.std(ddof=1))
-    relation = "below" if deviation < 100 * spec.steady else "not below"
-    return f"sd {deviation:.2f} %, {relation} {100 * spec.steady:g} %"
+    remark = "one seed, sd unknown"
+    if len(effects) > 1:
+        deviation = float(gain_percent(np.array(effects)).std(ddof=1))
+        relation = "below" if deviation < 100 * spec.steady else "not below"
+        remark = f"sd {deviation:.2f} %, {relation} {100 * spec.steady:g} %"
+    return f"{scenario}: {ACTIONS[scenario]}{core} ({remark})"

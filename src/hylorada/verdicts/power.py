@@ -1,4 +1,4 @@
-"""What seeds buy: the probability of each label, and the seeds still needed; no torch."""
+"""What seeds buy: the probability of each label, and the seeds still needed."""
 
 import math
 from collections.abc import Callable
@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from hylorada.errors import SpecError
-from hylorada.verdicts.gains import effect_nats, gain_percent
-from hylorada.verdicts.intervals import Ends, study_ends
-from hylorada.verdicts.labels import MEANINGS, VerdictSpec, labels
-from hylorada.verdicts.spread import Spread, pool, spread
+from hylorada.verdicts.intervals import (
+    Differences,
+    Ends,
+    paired_differences,
+    pool,
+    simultaneous_ends,
+)
+from hylorada.verdicts.labels import MEANINGS, VerdictSpec, effect_nats, gain_percent, labels
 
 MOST_SEEDS = 10_000
 
@@ -62,14 +66,7 @@ def power(
 def judged_labels(
     values: np.ndarray, errors: np.ndarray, spec: VerdictSpec, *, error_degrees: float = math.inf
 ) -> np.ndarray:
-    """Return the label of every arm but the first, for many studies at once.
-
-    Args:
-        values: Log perplexities in nats, studies × arms × seeds, the baseline first.
-        errors: Standard errors over documents in nats, studies × (arms - 1).
-        spec: Thresholds.
-        error_degrees: Degrees of freedom of the errors: documents less one.
-    """
+    """Return the label of every arm but the first, for many studies at once."""
     ends = judged_ends(values, errors, spec, error_degrees=error_degrees)
     return labels(gain_percent(ends.low), gain_percent(ends.high), spec)
 
@@ -77,21 +74,21 @@ def judged_labels(
 def judged_ends(
     values: np.ndarray, errors: np.ndarray, spec: VerdictSpec, *, error_degrees: float = math.inf
 ) -> Ends:
-    """Return the simultaneous interval ends in nats of every arm but the first."""
-    members = np.ones(values.shape[:2], dtype=bool)
-    compared = spread(
-        values,
-        pool(values, members),
-        first=0,
-        others=list(range(1, values.shape[1])),
-        errors=errors,
-        error_degrees=error_degrees,
-        confidence=spec.confidence,
-    )
-    return study_ends(compared, spec)
+    """Return the simultaneous interval ends in nats of every arm but the first.
+
+    Args:
+        values: Log perplexities in nats, studies × arms × seeds, the baseline first.
+        errors: Standard errors over documents in nats, studies × (arms - 1).
+        spec: Thresholds.
+        error_degrees: Degrees of freedom of the errors: documents less one.
+    """
+    noise = pool(values, np.ones(values.shape[:2], dtype=bool))
+    others = list(range(1, values.shape[1]))
+    compared = paired_differences(values, noise, 0, others, errors, error_degrees, spec.confidence)
+    return simultaneous_ends(compared, spec)
 
 
-def further_seeds(compared: Spread, ends: Ends, index: int, spec: VerdictSpec) -> int | None:
+def further_seeds(compared: Differences, ends: Ends, index: int, spec: VerdictSpec) -> int | None:
     """Return how many more seeds settle an open arm if estimate and variances stay, or `None`.
 
     `None`: not even `MOST_SEEDS` would, because the documents are too few or the estimate lies on

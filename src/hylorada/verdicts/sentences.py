@@ -1,9 +1,11 @@
-"""Verdicts in plain words: one sentence an arm, two for the study."""
+"""What a study says, as records and in plain words: one sentence an arm, two for the study."""
 
 from collections.abc import Mapping, Sequence
 
-from hylorada.evaluation.statistics import Estimate
-from hylorada.verdicts.judgements import Comparison, Verdict
+from hylorada.errors import SpecError
+from hylorada.records import Record
+from hylorada.records.evaluations import Estimate
+from hylorada.records.studies import Comparison
 from hylorada.verdicts.labels import HELPS, VerdictSpec
 
 OUTCOMES = {
@@ -15,6 +17,59 @@ OUTCOMES = {
     "inconclusive": "inconclusive",
     None: "for reference",
 }
+
+
+class Verdict(Record, kw_only=True):
+    """What a study says of one arm; gains are per cent lower perplexity than the baseline.
+
+    Attributes:
+        gain: Per cent, with the Holm-adjusted simultaneous interval.
+        label: `A` to `E` or `inconclusive`; None for a reference, which is not judged.
+        meaning: The label in one word.
+        seeds_needed: Further seeds that would settle an inconclusive arm if its estimate stayed;
+            None when settled or when seeds cannot settle it.
+        explained_by: Controls of no larger size that a helping candidate does not beat.
+        point_scenario: What the literal point rule says, without any interval.
+        reason: Why there is no label, or why more seeds would not give one.
+        sentence: All of it, plainly.
+    """
+
+    arm: str
+    role: str
+    gain: Estimate
+    label: str | None
+    meaning: str
+    seeds_needed: int | None = None
+    explained_by: list[str] = []
+    point_scenario: str
+    reason: str | None = None
+    sentence: str = ""
+
+
+class Judgement(Record, kw_only=True):
+    """Verdicts in the order of the arms, comparisons with controls, and two sentences.
+
+    Attributes:
+        verdicts: One an arm, without the baseline.
+        comparisons: Each candidate against each control.
+        sentences: The study's answer.
+        unpooled: Judged arms whose own spread alone was used: far noisier than the others, or an
+            exact repetition of an earlier arm.
+    """
+
+    baseline: str
+    seeds: int
+    verdicts: tuple[Verdict, ...]
+    comparisons: tuple[Comparison, ...]
+    sentences: tuple[str, str]
+    unpooled: tuple[str, ...]
+
+    def verdict(self, arm: str) -> Verdict:
+        """Return the verdict on the named arm."""
+        found = {verdict.arm: verdict for verdict in self.verdicts}
+        if arm not in found:
+            raise SpecError(f"no arm {arm!r} was judged; got {list(found)}")
+        return found[arm]
 
 
 def counted(amount: int, thing: str) -> str:
@@ -39,17 +94,15 @@ def arm_sentence(
     comparisons: Sequence[Comparison],
     gains: Mapping[str, Estimate],
 ) -> str:
-    """Return what is known of one arm, what it means and what explains it.
-
-    Args:
-        verdict: What was found, its sentence ignored.
-        baseline: Name of the arm that gains refer to.
-        comparisons: Of all candidates with all controls.
-        gains: Of all arms, by name.
-    """
+    """Return what is known of one arm, what it means and which comparisons explain it."""
     seeds = counted(verdict.gain.clusters, "seed")
+    remedy = ""
+    if verdict.seeds_needed is not None:
+        remedy = f"; about {counted(verdict.seeds_needed, 'more seed')} would settle it"
+    elif verdict.label == "inconclusive":
+        remedy = f"; {verdict.reason}"
     text = f"{verdict.arm}: {difference(verdict.gain, baseline)} ({seeds}): "
-    text += f"{OUTCOMES[verdict.label]}{_remedy(verdict)}."
+    text += f"{OUTCOMES[verdict.label]}{remedy}."
     return " ".join([text, *(_explanation(one, gains) for one in _causes(verdict, comparisons))])
 
 
@@ -139,14 +192,6 @@ def _explanation(comparison: Comparison, gains: Mapping[str, Estimate]) -> str:
     if ends is not None and ends[1] < 0:
         return f"{control} does more, {gained}: it explains the gain."
     return f"{control} gains {gained} and is not told apart: it may explain the gain."
-
-
-def _remedy(verdict: Verdict) -> str:
-    if verdict.label != "inconclusive":
-        return ""
-    if verdict.seeds_needed is None:
-        return f"; {verdict.reason}"
-    return f"; about {counted(verdict.seeds_needed, 'more seed')} would settle it"
 
 
 def _best(verdicts: Sequence[Verdict]) -> Verdict:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hylorada import SpecError
-from hylorada.adapters.buckets import bucket_table, read_bucket
+from hylorada.adapters.positions import bucket_table, read_bucket
 
 
 def test_uniform_buckets_are_equal_parts() -> None:

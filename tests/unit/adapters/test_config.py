@@ -9,7 +9,7 @@ import pytest
 from peft import LoraConfig, PeftType
 
 from hylorada import HyLoRADAConfig, SpecError
-from hylorada.adapters.config import check_lora
+from hylorada.specs.adapters import check_lora
 
 
 def test_the_defaults_are_those_of_the_method() -> None:
@@ -70,8 +70,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"landmark_design": "per_layers"}, "did you mean 'per_layer'"),
     ({"num_landmarks": 0}, "num_landmarks must be at least 2 .*got 0.*landmark_enabled=False"),
     ({"num_landmarks": 1}, "num_landmarks must be at least 2 .*got 1"),
-    ({"num_landmarks": 3, "landmark_design": "per_layer"}, "at least 4 for 'per_layer'; got 3"),
-    ({"num_landmarks": 0, "landmark_design": "low_rank"}, "at least 1 for 'low_rank'; got 0"),
+    ({"num_landmarks": 3, "landmark_design": "per_layer"}, "at least 4 for .*'per_layer'; got 3"),
+    ({"num_landmarks": 0, "landmark_design": "low_rank"}, "at least 1 for .*'low_rank'; got 0"),
     ({"num_position_buckets": 0}, "num_position_buckets must be at least 1 .*got 0"),
     (
         {"num_position_buckets": 1, "landmark_design": "learnable"},

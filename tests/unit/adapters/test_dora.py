@@ -11,8 +11,7 @@ import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from hylorada.adapters.dora import FastDora, multiplied, normalised, rescale
-from hylorada.adapters.lora import laid_out
+from hylorada.adapters.lora import FastDora, laid_out, normalised, rescale
 from hylorada.seeds import generator
 from tests.families import adapt, tokens
 from tests.lora_layers import KINDS, error, exact, fast, lora_layer, results, tensors
@@ -50,7 +49,7 @@ def test_the_row_square_is_that_of_the_sum_and_a_constant(kind: str) -> None:
 def test_with_dense_norms_it_errs_at_most_twice_as_much_as_peft(
     kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hylorada.adapters.dora.is_small_on_a_gpu", lambda base: True)
+    monkeypatch.setattr("hylorada.adapters.lora.is_small_on_a_gpu", lambda base: True)
     plain = lora_layer(kind, (64, 48, 8), True, dtype)
     ours: dict[str, list[float]] = defaultdict(list)
     theirs: dict[str, list[float]] = defaultdict(list)
@@ -185,7 +184,7 @@ NORM = torch.tensor([0.5, 1.0, 2.0, 3.0, 0.1], dtype=torch.float64)
 
 
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]] = {
-    "multiplied": multiplied,
+    "multiplied": rescale,  # on a CPU, with all in one dtype
     "normalised": normalised,
 }
 

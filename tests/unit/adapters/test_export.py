@@ -8,9 +8,8 @@ import pytest
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 
-from hylorada import SpecError
-from hylorada.adapters.export import export_lora, plain_config
-from tests.families import adapt, add_second, both, build, logits, perturb, settings, tokens
+from hylorada import SpecError, export_lora
+from tests.families import adapt, add_second, both, build, logits, perturb, tokens
 
 PLAIN: dict[str, Any] = {"landmark_enabled": False, "position_bias": False}
 EXACT = [
@@ -121,8 +120,10 @@ def test_another_method_is_refused(tmp_path: Path) -> None:
         export_lora(model, tmp_path)
 
 
-def test_the_plain_configuration_keeps_what_lora_knows() -> None:
-    config = plain_config(settings(r=3, use_dora=True, target_modules=["q_proj"]))
+def test_the_plain_configuration_keeps_what_lora_knows(tmp_path: Path) -> None:
+    model = adapt("llama", r=3, use_dora=True, target_modules=["q_proj"], **PLAIN)
+    export_lora(model, tmp_path)
+    config = PeftConfig.from_pretrained(tmp_path)
     assert type(config) is LoraConfig
     assert (config.r, config.use_dora, config.use_rslora) == (3, True, True)
     assert config.peft_type == "LORA"

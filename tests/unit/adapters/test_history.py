@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, StaticCache
 
 from hylorada import UnsupportedModelError
-from hylorada.adapters.history import PrefixSums, causal_mean
+from hylorada.adapters.positions import PrefixSums, causal_mean
 from hylorada.seeds import generator
 from tests.families import adapt, logits, tokens
 from tests.reference import landmarks as reference

@@ -19,7 +19,7 @@ from hylorada import (
     SpecError,
     count_landmark_params,
 )
-from hylorada.adapters.designs import build_landmarks
+from hylorada.adapters.designs import DESIGNS
 from hylorada.seeds import generator
 from tests.families import perturb, seeded, settings
 from tests.reference import landmarks as reference
@@ -66,15 +66,8 @@ def test_a_design_builds_a_module_of_its_documented_size(design: str, size: int)
     config = settings(
         landmark_design=design, num_landmarks=8, num_position_buckets=32, max_positions=1024
     )
-    module = build_landmarks(config, hidden_size=768, layers=12)
+    module = DESIGNS[design].build(config, 768, 12)
     assert count_landmark_params(nn.ModuleDict({"inside": module})) == size
-
-
-def test_an_unknown_design_builds_nothing() -> None:
-    config = settings(max_positions=16)
-    config.landmark_design = "cosmic"
-    with pytest.raises(SpecError, match="'cosmic'"):
-        build_landmarks(config, hidden_size=8, layers=2)
 
 
 def test_the_published_name_is_the_position_adaptive_module() -> None:

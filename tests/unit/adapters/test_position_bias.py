@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from hylorada import UnsupportedModelError
-from hylorada.adapters.position_bias import PositionBias, PositionGain
-from hylorada.adapters.positions import PositionContext
+from hylorada.adapters.positions import PositionBias, PositionContext, PositionGain
 
 
 def test_an_untrained_bias_is_one_everywhere() -> None:

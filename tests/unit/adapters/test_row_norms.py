@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from hylorada.adapters.row_norms import (
+from hylorada.adapters.lora import (
     dense_row_square,
     factored_row_square,
     frozen_product,

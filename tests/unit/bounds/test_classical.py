@@ -1,16 +1,12 @@
 import math
 
-import numpy as np
 import pytest
 
 from hylorada.bounds import (
     finite_hypothesis,
     kl_inverse,
     kl_inverse_finite,
-    kl_inverse_subsampled,
     loss_range,
-    subsampled,
-    token_level,
 )
 from hylorada.errors import SpecError
 from hylorada.units import Bits, Nats, nats_from_bits
@@ -49,37 +45,22 @@ def test_a_finite_hypothesis_by_hand() -> None:
 
 def test_the_published_document_bound() -> None:
     complexity = nats_from_bits(Bits(128_015))
-    bound = subsampled(10.6, complexity, CORPUS, DRAWN, loss_range(0.25, 50257))
+    bound = finite_hypothesis(10.6, complexity, DRAWN, loss_range(0.25, 50257), population=CORPUS)
     assert bound == pytest.approx(12.0909026, abs=1e-6)
 
 
 def test_the_published_error_bound() -> None:
-    bound = subsampled(0.9, nats_from_bits(Bits(1000)), CORPUS, DRAWN)
+    bound = finite_hypothesis(0.9, nats_from_bits(Bits(1000)), DRAWN, population=CORPUS)
     assert bound == pytest.approx(0.91886498, abs=1e-8)
 
 
 def test_numbers_compared_on_the_same_draws_are_paid_in_the_second_step_only() -> None:
-    free = subsampled(0.0, Nats(0.0), 10**12, DRAWN)
-    paid = subsampled(0.0, Nats(0.0), 10**12, DRAWN, compared=8)
+    free = finite_hypothesis(0.0, Nats(0.0), DRAWN, population=10**12)
+    paid = finite_hypothesis(0.0, Nats(0.0), DRAWN, population=10**12, compared=8)
     share = DRAWN / (DRAWN + 10**12)
     tail = -math.log((1 - share) * 0.05)
     expected = math.sqrt((tail + math.log(8)) / (2 * DRAWN)) - math.sqrt(tail / (2 * DRAWN))
     assert paid - free == pytest.approx(expected, abs=1e-12)
-
-
-def test_tokens_of_equal_range_are_bounded_like_draws() -> None:
-    assert token_level(3.0, Nats(9.0), 1000, 4.0) == finite_hypothesis(3.0, Nats(9.0), 1000, 4.0)
-
-
-def test_tokens_of_unequal_range_count_by_the_root_of_the_mean_square() -> None:
-    ranges = np.array([3.0, 4.0, 5.0, 6.0])
-    equal = token_level(1.0, Nats(2.0), 4, math.sqrt(21.5))
-    assert token_level(1.0, Nats(2.0), 4, ranges) == pytest.approx(equal)
-
-
-def test_as_many_ranges_as_tokens_are_needed() -> None:
-    with pytest.raises(SpecError, match="4 tokens need as many ranges; got 3"):
-        token_level(1.0, Nats(2.0), 4, np.ones(3))
 
 
 # The kl-inverse
@@ -101,7 +82,7 @@ def test_the_kl_inverse_at_its_edges(risk: float, budget: float, bound: float) -
 
 
 def test_the_kl_inverse_of_the_audit() -> None:
-    bound = kl_inverse_subsampled(0.915, nats_from_bits(Bits(30_000)), CORPUS, DRAWN)
+    bound = kl_inverse_finite(0.915, nats_from_bits(Bits(30_000)), DRAWN, population=CORPUS)
     assert bound == pytest.approx(0.9395737, abs=1e-6)
 
 
@@ -141,5 +122,7 @@ def test_a_kl_bound_wants_its_risk_scaled() -> None:
 
 
 def test_a_subsample_has_draws() -> None:
-    with pytest.raises(SpecError, match="sample must be at least 1; got 0"):
-        subsampled(0.5, Nats(1.0), 10, 0)
+    with pytest.raises(SpecError, match="samples must be at least 1; got 0"):
+        finite_hypothesis(0.5, Nats(1.0), 0, population=10)
+    with pytest.raises(SpecError, match="population must be at least 1; got 0"):
+        finite_hypothesis(0.5, Nats(1.0), 10, population=0)

@@ -9,20 +9,15 @@ from scipy.stats import binom
 
 from hylorada.bounds import (
     betting,
-    betting_subsampled,
     empirical_bernstein,
-    empirical_bernstein_subsampled,
     finite_hypothesis,
     kl_inverse_finite,
-    kl_inverse_subsampled,
     mixture_bits,
     relative_gain,
     relative_gain_of_tokens,
-    subsampled,
     supermartingale_bernstein,
-    token_level,
 )
-from hylorada.bounds.relative import WEIGHTS
+from hylorada.bounds.statements import WEIGHTS
 from hylorada.units import Nats
 
 DRAWS, DELTA = 2000, 0.1
@@ -46,7 +41,7 @@ WHOLE: dict[str, Bound] = {
     "betting": bets,
 }
 STREAMS: dict[str, Bound] = {
-    "token_level": lambda v, c: token_level(float(v.mean()), c, v.size, delta=DELTA),
+    "azuma": lambda v, c: finite_hypothesis(float(v.mean()), c, v.size, delta=DELTA),
     "supermartingale_bernstein": martingale,
     "betting": bets,
 }
@@ -112,14 +107,14 @@ def test_tokens_that_depend_on_their_past_are_covered(name: str) -> None:
 
 
 SUBSAMPLED: dict[str, Callable[[np.ndarray, int, Nats], float]] = {
-    "subsampled": lambda v, n, c: subsampled(float(v.mean()), c, n, v.size, delta=DELTA),
-    "kl_inverse_subsampled": lambda v, n, c: kl_inverse_subsampled(
-        float(v.mean()), c, n, v.size, delta=DELTA
+    "finite_hypothesis": lambda v, n, c: finite_hypothesis(
+        float(v.mean()), c, v.size, delta=DELTA, population=n
     ),
-    "empirical_bernstein_subsampled": lambda v, n, c: empirical_bernstein_subsampled(
-        v, c, n, delta=DELTA
+    "kl_inverse": lambda v, n, c: kl_inverse_finite(
+        float(v.mean()), c, v.size, delta=DELTA, population=n
     ),
-    "betting_subsampled": lambda v, n, c: betting_subsampled(v, c, n, upper=1.0, delta=DELTA),
+    "empirical_bernstein": lambda v, n, c: empirical_bernstein(v, c, delta=DELTA, population=n),
+    "betting": lambda v, n, c: betting(v, c, upper=1.0, delta=DELTA, population=n),
 }
 
 
@@ -166,8 +161,8 @@ def test_certified_gains_of_documents_are_covered_with_selection() -> None:
             Nats(math.log(models)),
             delta=DELTA,
         )
-        broken.append(gain.certified > true_gain[gain.weight])
-        flattered.append(gain.measured > true_gain[gain.weight])
+        broken.append(gain.certified > true_gain[gain.settings["weight"]])
+        flattered.append(gain.measured > true_gain[gain.settings["weight"]])
     assert np.array(broken)[places].mean() <= DELTA
     assert np.array(flattered)[places].mean() > 0.9
 
@@ -189,7 +184,7 @@ def test_certified_gains_of_tokens_are_covered_with_selection() -> None:
         for hit in hits:
             losses = np.where(np.arange(count) < hit, bits[0], bits[1])
             gain = relative_gain_of_tokens(losses, np.ones(count), complexity, delta=DELTA)
-            found.append(gain.certified > true_gain[gain.weight])
+            found.append(gain.certified > true_gain[gain.settings["weight"]])
         return float(np.array(found)[places].mean())
 
     assert broken(Nats(math.log(models))) <= DELTA

@@ -65,8 +65,8 @@ def test_the_gain_of_one_weight_by_hand() -> None:
     saved = bet(saved_bits(model, reference, 0.25) / lengths, Nats(20.0 + math.log(1 / 0.0475)))
     lost = 2 * betting(1.0 / lengths, Nats(0.0), upper=1.0, delta=0.0025)
     assert found.certified == pytest.approx(saved.mean_at_least - lost)
-    assert found.weight == 0.25
-    assert found.stake == saved.stake
+    assert found.settings["weight"] == 0.25
+    assert found.settings == {"weight": 0.25, **saved.settings}
     mixed = mixture_bits(model, reference, 0.25)
     assert found.measured == pytest.approx(((reference - mixed) / lengths).mean())
 
@@ -117,7 +117,7 @@ def test_cheap_tokens_take_a_small_weight_and_dear_ones_a_large() -> None:
     model = (reference - 0.3 + 0.5 * draws.standard_normal(200_000)).astype(np.float32)
     cheap = relative_gain_of_tokens(model, reference, Nats(10.0))
     dear = relative_gain_of_tokens(model, reference, Nats(4000.0))
-    assert cheap.weight < dear.weight
+    assert cheap.settings["weight"] < dear.settings["weight"]
     assert 0 < dear.certified < cheap.certified < 0.3
 
 

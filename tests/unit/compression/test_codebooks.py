@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hylorada.compression.codebooks import (
+from hylorada.compression.quantise import (
     SHORT_STEPS,
     Quantised,
     listed_codebook,
@@ -79,5 +79,5 @@ def test_a_message_holds_at_most_255_levels() -> None:
         scaled_codebook(1.0, 128)
     with pytest.raises(SpecError, match="between 1 and 255; got 0"):
         listed_codebook(np.zeros(0))
-    with pytest.raises(SpecError, match="must not be negative; got -1"):
+    with pytest.raises(SpecError, match="between 1 and 255; got -1"):
         scaled_codebook(1.0, -1)

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from hylorada.compression.coder import (
     MAX_COUNT,
+    AdaptiveModel,
     Reader,
+    StaticModel,
     Writer,
     decode,
     encode,
     ideal_bits,
+    model_of,
 )
-from hylorada.compression.probabilities import AdaptiveModel, StaticModel, static_model
 from hylorada.errors import CodecError, SpecError
 
 
@@ -29,7 +31,7 @@ def drawn(seed: int, count: int, levels: int) -> np.ndarray:
 def models(symbols: np.ndarray, levels: int) -> list[AdaptiveModel | StaticModel]:
     """Return a model of each kind."""
     counts = np.bincount(symbols, minlength=levels)
-    found = [AdaptiveModel(levels), static_model(counts + 1)]
+    found = [AdaptiveModel(levels), model_of(counts + 1)]
     return [*found, AdaptiveModel(levels, symmetric=True)] if levels % 2 else found
 
 
@@ -100,7 +102,7 @@ def test_no_symbols_need_no_bytes() -> None:
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_a_million_symbols_take_less_than_a_second(adaptive: bool) -> None:
     symbols = drawn(3, 1_000_000, 11)
-    model = AdaptiveModel(11) if adaptive else static_model(np.bincount(symbols, minlength=11))
+    model = AdaptiveModel(11) if adaptive else model_of(np.bincount(symbols, minlength=11))
     start = time.process_time()
     message = encode(symbols, model)
     found = decode(message, model, len(symbols))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hylorada.compression.gates import quantise_gates
+from hylorada.compression.message import quantise_gates
 from hylorada.errors import SpecError
 
 

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hylorada.compression import message as messages
-from hylorada.compression.codebooks import Quantised
-from hylorada.compression.estimates import adaptive_bits, prefix_free_bits, published_bits
-from hylorada.compression.gates import quantise_gates
-from hylorada.compression.message import Message, parse
-from hylorada.compression.quantise import fitted, kmeans, symmetric, uniform
+from hylorada.compression.coder import adaptive_bits, prefix_free_bits, published_bits
+from hylorada.compression.message import Message, parse, quantise_gates
+from hylorada.compression.quantise import Quantised, fitted, kmeans, symmetric, uniform
 from hylorada.errors import CodecError
 
 CONFIGURATION = {"adapter": {"r": 4, "targets": ["q", "v"]}, "name": "größer"}

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from hylorada.compression.probabilities import (
+from hylorada.compression.coder import (
     LARGEST_ALPHABET,
     TOTAL,
     AdaptiveModel,
     StaticModel,
     frequencies,
-    static_model,
+    model_of,
 )
 from hylorada.errors import SpecError
 
@@ -49,11 +49,11 @@ def test_blocks_grow_with_what_was_coded() -> None:
 
 
 def test_probabilities_become_weights_in_their_proportions() -> None:
-    assert static_model(np.array([0.25, 0.75])).table.tolist() == [1 << 30, 3 << 30]
+    assert model_of(np.array([0.25, 0.75])).table.tolist() == [1 << 30, 3 << 30]
 
 
 def test_counts_are_weights_as_they_are() -> None:
-    assert static_model(np.array([5, 0, 2], dtype=np.uint8)).table.tolist() == [5, 0, 2]
+    assert model_of(np.array([5, 0, 2], dtype=np.uint8)).table.tolist() == [5, 0, 2]
 
 
 @pytest.mark.parametrize("levels", [0, LARGEST_ALPHABET + 1])
@@ -76,4 +76,4 @@ def test_weights_must_make_probabilities(weights: list[int]) -> None:
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [-0.1, 1.0], [np.nan, 1.0], [np.inf, 1.0]])
 def test_probabilities_must_be_finite_and_not_negative(weights: list[float]) -> None:
     with pytest.raises(SpecError, match="probabilities must be finite"):
-        static_model(np.array(weights))
+        model_of(np.array(weights))

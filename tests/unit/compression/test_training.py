@@ -9,10 +9,9 @@ from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hylorada.compression.codebooks import scaled_codebook, short_step
-from hylorada.compression.estimates import adaptive_bits
-from hylorada.compression.gates import quantise_gates
-from hylorada.compression.quantise import exact
+from hylorada.compression.coder import adaptive_bits
+from hylorada.compression.message import quantise_gates
+from hylorada.compression.quantise import exact, scaled_codebook, short_step
 from hylorada.compression.training import QuantizingWrapper, settle_gates
 from hylorada.errors import SpecError
 from hylorada.subspace import SubLoRAConfig, create_intrinsic_model
@@ -93,7 +92,7 @@ def test_a_listed_value_gets_the_sum_over_its_symbols() -> None:
     wrapper = QuantizingWrapper(module, levels=4, kind="learned")
     weights = torch.arange(1.0, 9.0)
     wrapper(weights).backward()
-    values = module.get_parameter("parametrizations.vector.0.values")
+    values = module.get_parameter("parametrizations.vector.0.trained")
     symbols = wrapper.quantised().symbols
     expected = [float(weights[symbols == level].sum()) for level in range(4)]
     assert values.grad is not None
@@ -105,7 +104,7 @@ def test_a_step_gets_the_sum_over_multiples() -> None:
     wrapper = QuantizingWrapper(module, levels=5, step=0.5)
     weights = torch.arange(1.0, 9.0)
     wrapper(weights).backward()
-    step = module.get_parameter("parametrizations.vector.0.step")
+    step = module.get_parameter("parametrizations.vector.0.trained")
     multiples = torch.from_numpy(wrapper.quantised().symbols - 2)
     assert step.grad is not None
     assert float(step.grad) == float((weights * multiples).sum())

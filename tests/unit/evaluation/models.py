@@ -1,6 +1,7 @@
 """Real, tiny models for the tests of this room, and a corpus to read."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hylorada.text.store import TokenStore
+from hylorada.evaluation.metrics import Case
+from hylorada.evaluation.windows import CorpusLosses
+from hylorada.specs.evaluation import EvaluationSpec
+from hylorada.text.tokens import TokenStore
 
 VOCABULARY = 96
 SIZES = {
@@ -159,3 +163,16 @@ def store(*documents: list[int], byte_counts: list[int] | None = None) -> TokenS
 def random_tokens(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[int]:
     draws = torch.Generator().manual_seed(seed)
     return torch.randint(0, vocabulary, (count,), generator=draws).tolist()
+
+
+def case(model: nn.Module, corpus: TokenStore, **settings: object) -> Case:
+    """Return a model to be measured on a corpus, one token a byte."""
+    spec: dict[str, Any] = {"progress": False, **settings}
+    return Case(model, byte_tokenizer(), corpus, EvaluationSpec(**spec))
+
+
+def case_of(corpus: CorpusLosses, **settings: object) -> Case:
+    """Return a case whose pass over the corpus has had these losses."""
+    made = case(uniform(8), store([1, 2, 3]), max_length=corpus.length, **settings)
+    object.__setattr__(made, "corpus", corpus)
+    return made

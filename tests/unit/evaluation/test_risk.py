@@ -10,13 +10,13 @@ from hylorada.errors import SpecError
 from hylorada.evaluation import risk
 from hylorada.evaluation.risk import (
     RiskSpec,
+    TargetReader,
     TokenRisks,
     countable_documents,
     drawn_documents,
     scored_lengths,
     token_risks,
 )
-from hylorada.evaluation.targets import TargetReader
 from tests.unit.evaluation.models import TableModel, build, random_tokens, store, uniform
 
 SIZES = (5, 1, 30, 2, 0, 17, 64, 9)

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-import torch
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.likelihood import Likelihood
-from hylorada.evaluation.rows import Row, score_rows
+from hylorada.evaluation.likelihood import Likelihood, Row, score_rows
 from tests.unit.evaluation.models import build, random_tokens, uniform
 
 
@@ -17,8 +15,8 @@ def test_rows_of_any_length_score_as_they_do_alone() -> None:
     engine = Likelihood(build("gpt2"), batch_tokens=26)
     together = score_rows(engine, rows)
     for each, score in zip(rows, together, strict=True):
-        alone = engine.token_losses(torch.from_numpy(each.tokens)[None]).losses[0]
-        np.testing.assert_allclose(score.losses, alone[each.first_scored :].numpy(), atol=1e-5)
+        (alone,) = score_rows(engine, [each])
+        np.testing.assert_allclose(score.losses, alone.losses, atol=1e-5)
 
 
 def test_hits_follow_the_order_of_the_rows() -> None:

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.evaluation.likelihood import Likelihood
-from hylorada.evaluation.windows import Window, corpus_losses, cut_windows
-from tests.unit.evaluation.models import build, random_tokens, store, uniform
+from hylorada.evaluation.windows import Window, cut_windows
+from tests.unit.evaluation.models import build, case, random_tokens, store, uniform
 
 
 def test_windows_without_overlap_leave_each_first_token_unscored() -> None:
@@ -30,7 +29,7 @@ def test_impossible_windows_are_refused(length: int, stride: int | None) -> None
 
 def test_every_loss_knows_its_window_position_and_document() -> None:
     corpus = store([1, 2, 3], [4, 5, 6], byte_counts=[30, 60])
-    losses = corpus_losses(Likelihood(uniform(8)), corpus, length=4)
+    losses = case(uniform(8), corpus, max_length=4).corpus
     assert losses.windows.tolist() == [0, 0, 0, 1]
     assert losses.positions.tolist() == [1, 2, 3, 1]
     assert losses.documents.tolist() == [0, 0, 1, 1]
@@ -39,37 +38,36 @@ def test_every_loss_knows_its_window_position_and_document() -> None:
 
 
 def test_an_empty_document_takes_no_tokens() -> None:
-    losses = corpus_losses(Likelihood(uniform(8)), store([1, 2], [], [3, 4]), length=4)
+    losses = case(uniform(8), store([1, 2], [], [3, 4]), max_length=4).corpus
     assert losses.documents.tolist() == [0, 2, 2]
 
 
 def test_max_tokens_reads_the_beginning_only() -> None:
     corpus = store(random_tokens(50))
-    losses = corpus_losses(Likelihood(uniform(96)), corpus, length=8, max_tokens=20)
+    losses = case(uniform(96), corpus, max_length=8, max_tokens=20).corpus
     assert losses.losses.size == 7 + 7 + 3
 
 
 def test_batches_do_not_change_the_losses() -> None:
     corpus, model = store(random_tokens(100)), build("llama")
-    one = corpus_losses(Likelihood(model, batch_tokens=1), corpus, length=12)
-    many = corpus_losses(Likelihood(model, batch_tokens=1000), corpus, length=12)
+    one = case(model, corpus, max_length=12, batch_tokens=1).corpus
+    many = case(model, corpus, max_length=12, batch_tokens=1000).corpus
     np.testing.assert_allclose(one.losses, many.losses, atol=1e-5)
 
 
 def test_few_documents_are_clustered_by_block_and_many_by_document() -> None:
-    engine = Likelihood(uniform(8))
-    few = corpus_losses(engine, store(*[[1, 2, 3]] * 9), length=4)
-    many = corpus_losses(engine, store(*[[1, 2, 3]] * 12), length=4)
+    few = case(uniform(8), store(*[[1, 2, 3]] * 9), max_length=4).corpus
+    many = case(uniform(8), store(*[[1, 2, 3]] * 12), max_length=4).corpus
     assert (few.cluster_unit, few.mean_loss().clusters) == ("block", 7)
     assert (many.cluster_unit, many.mean_loss().clusters) == ("document", 12)
 
 
 def test_a_corpus_of_one_token_cannot_be_scored() -> None:
     with pytest.raises(SpecError, match="at least 2 tokens"):
-        corpus_losses(Likelihood(uniform(8)), store([1]), length=4)
+        _ = case(uniform(8), store([1]), max_length=4).corpus
 
 
 def test_a_mean_over_no_token_is_refused() -> None:
-    losses = corpus_losses(Likelihood(uniform(8)), store([1, 2, 3]), length=4)
+    losses = case(uniform(8), store([1, 2, 3]), max_length=4).corpus
     with pytest.raises(SpecError, match="at least one scored token"):
         losses.mean_loss(np.zeros(2, dtype=np.bool_))

@@ -18,13 +18,8 @@ from transformers import (
 )
 
 from hylorada.errors import SpecError, UnsupportedModelError
-from hylorada.models.context import (
-    SCALINGS,
-    ContextSpec,
-    has_rotary_positions,
-    widened_config,
-    with_longer_table,
-)
+from hylorada.models.pretrained import has_rotary_positions, widened_config, with_longer_table
+from hylorada.specs.run import SCALINGS, ContextSpec
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9]])
 ORDER = torch.arange(6)[None]

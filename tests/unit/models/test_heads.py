@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hylorada.models.heads import device_of, split
+from hylorada.models.anatomy import device_of, split
 from tests.unsplittable import Wrapper
 
 

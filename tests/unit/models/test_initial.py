@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 
 from hylorada.errors import SpecError
-from hylorada.models.context import ContextSpec
-from hylorada.models.initial import SHAPES, InitialSpec, build_initial, outline, parse_source
+from hylorada.models.initial import build_initial, initial_config, outline
 from hylorada.models.pretrained import load, load_tokenizer
+from hylorada.specs.run import SHAPES, ContextSpec, RandomModel
 
 MICRO = "random:gpt2-micro,seed=3,tokenizer=tiny"
 
@@ -49,15 +49,15 @@ def test_the_vocabulary_is_the_tokenizers_rounded_up() -> None:
 
 
 def test_gpt2_small_is_the_shape_of_the_paper() -> None:
-    config = InitialSpec().config(load_tokenizer("tiny"))
+    config = initial_config(RandomModel(), load_tokenizer("tiny"))
     assert (config.n_layer, config.n_embd, config.n_head) == (12, 768, 12)
     assert (config.n_positions, config.vocab_size) == (1024, 50_304)
 
 
 def test_a_source_may_ask_for_fewer_layers() -> None:
     source = "random:gpt2-small,layers=6,seed=137,tokenizer=tiny"
-    assert parse_source(source) == InitialSpec(layers=6)
-    assert InitialSpec(layers=6).source() == source
+    assert RandomModel.parse(source) == RandomModel(layers=6)
+    assert RandomModel(layers=6).source() == source
     fewer = load(MICRO.replace("micro", "micro,layers=1")).model
     assert fewer.config.n_layer == len(fewer.transformer.h) == 1
     whole = load(MICRO).model.transformer
@@ -106,11 +106,11 @@ def test_a_tokenizer_may_be_a_vocabulary_and_its_merges(tmp_path: Path) -> None:
 
 
 def test_a_source_is_written_and_read() -> None:
-    spec = InitialSpec(shape="gpt2-mini", seed=9)
+    spec = RandomModel(shape="gpt2-mini", seed=9)
     assert spec.source() == "random:gpt2-mini,seed=9,tokenizer=tiny"
-    assert parse_source(spec.source()) == spec
-    assert parse_source("random") == InitialSpec()
-    assert parse_source("random:gpt2-micro") == InitialSpec(shape="gpt2-micro")
+    assert RandomModel.parse(spec.source()) == spec
+    assert RandomModel.parse("random") == RandomModel()
+    assert RandomModel.parse("random:gpt2-micro") == RandomModel(shape="gpt2-micro")
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_folder_whose_configuration_names_no_model_ends_in_one_line(
 
 def test_negative_seeds_and_wider_contexts_are_refused() -> None:
     with pytest.raises(SpecError, match="initial_seed must not be negative; got -1"):
-        InitialSpec(seed=-1)
+        RandomModel(seed=-1)
     with pytest.raises(SpecError, match="has the context of its shape"):
         load(MICRO, context=ContextSpec(length=4096))
 
 
 def test_building_twice_with_other_dtypes_rounds_the_same_draws() -> None:
-    config = InitialSpec(shape="gpt2-micro").config(load_tokenizer("tiny"))
+    config = initial_config(RandomModel(shape="gpt2-micro"), load_tokenizer("tiny"))
     exact, low = (build_initial(config, 1, d) for d in (torch.float32, torch.bfloat16))
     weight = exact.get_input_embeddings().weight
     assert torch.equal(weight.bfloat16(), low.get_input_embeddings().weight)

@@ -12,8 +12,9 @@ from transformers.trainer_utils import validate_quantization_for_training
 
 from hylorada import HyLoRADAConfig
 from hylorada.errors import SpecError
-from hylorada.models.context import ContextSpec
-from hylorada.models.pretrained import load, load_tokenizer
+from hylorada.files import embedded
+from hylorada.models.pretrained import SOURCES, Location, Source, load, load_tokenizer
+from hylorada.specs.run import ContextSpec
 from tests.unit.models.gguf_files import llama, write_gguf
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9]])
@@ -259,3 +260,20 @@ def test_an_adapter_folder_is_recognised(tmp_path: Path) -> None:
 def test_a_context_that_does_not_fit_keeps_its_own_message() -> None:
     with pytest.raises(SpecError, match=r"^context length must exceed the model's own, 1024"):
         load("tiny", context=ContextSpec(length=1024))
+
+
+def test_a_source_from_outside_is_loaded_and_named_in_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SOURCES, "_entries", dict(SOURCES))
+    SOURCES.add(
+        Source(
+            name="attic",
+            words="'attic' (on the top floor)",
+            find=lambda source: Location(str(embedded("tiny"))) if source == "attic" else None,
+            by_name=True,
+        )
+    )
+    assert len(load("attic").tokenizer) == len(load_tokenizer("attic")) == 2048
+    with pytest.raises(SpecError, match=r"did you mean 'attic'\? .*, or 'attic' \(on the top"):
+        load("./atic")

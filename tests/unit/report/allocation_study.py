@@ -4,9 +4,31 @@ import math
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from hylorada.verdicts import hypotheses
+from hylorada.records.evaluations import Estimate, Interval
+from hylorada.records.runs import RunCost
+from hylorada.records.studies import (
+    Allocation,
+    Arm,
+    BitsRisk,
+    BoundPart,
+    BoundParts,
+    Check,
+    Comparison,
+    FactorGradients,
+    FiguresData,
+    NamedCurve,
+    NamedTable,
+    Provenance,
+    RegisteredPlan,
+    RunName,
+    SeedMean,
+    Setting,
+    Study,
+)
+from hylorada.studies.allocation import LearnedGates, hypotheses
 
 SEEDS = (42, 123, 999)
 BUDGETS = (1000, 2000)
@@ -25,49 +47,53 @@ REPEATED = "A/A"
 TOKENS = 12_412  # of the certified documents, so that bits become bits per token
 
 
-def allocation_study(**changes: Any) -> dict[str, Any]:
+def allocation_study(**changes: Any) -> Study:
     """Return the study; its statements are those that its own gates and gains give."""
     arms = [_arm(name, budget) for budget in BUDGETS for name in DIVISIONS]
     arms.append(_arm("equal", BUDGETS[0], repeated=True))
     comparisons = [_contrast(arms, name) for name in ("B-heavy", "A-heavy")]
     gates = [
-        {"name": arm["name"], "budget": arm["allocation"]["budget"], "seed": seed}
-        | {"layers": LAYERS, "gamma": gamma}
-        for arm in _learned(arms)
-        for seed, gamma in zip(SEEDS, arm["allocation"]["gamma"], strict=True)
+        LearnedGates(name=arm.name, budget=found.budget, seed=seed, layers=LAYERS, gamma=gamma)
+        for arm, found in _learned(arms)
+        for seed, gamma in zip(SEEDS, found.gamma or [], strict=True)
     ]
     statements = hypotheses(comparisons, gates)
-    return {
-        "schema": 1,
-        "study": "allocation",
-        "title": "Where should the coordinates go?",
-        "command": "hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999",
-        "sentences": [f"{one['name']} is {one['label']}: {one['sentence']}" for one in statements],
-        "plan": {
-            "hash": "5e0a4bb1c77f4d1e",
-            "registered": "2026-01-05T09:30:00+00:00",
-            "baseline": "equal d=1000",
-            "seeds": list(SEEDS),
-            "thresholds": {"confidence": 0.95, "strong": 0.02, "moderate": 0.01, "minimal": 0.005},
-        },
-        "setting": {"model": "random:gpt2-mini", "length": 256, "test_tokens": 51_200},
-        "arms": arms,
-        "comparisons": comparisons,
-        "statements": statements,
-        "checks": [{"name": "A/A", "passed": True, "detail": "inconclusive: 0.1 % [-0.9, 1.1]"}],
-        "provenance": {"engine": "local", "runs": 39, "failed": 0},
-        "figures_data": _figures([arm for arm in arms if arm["name"] != REPEATED]),
-        **changes,
-    }
+    study = Study(
+        study="allocation",
+        title="Where should the coordinates go?",
+        command="hylorada compare allocation --budgets 1000 2000 --seeds 42 123 999",
+        sentences=[f"{one.name} is {one.label}: {one.sentence}" for one in statements],
+        plan=RegisteredPlan(
+            hash="5e0a4bb1c77f4d1e",
+            registered="2026-01-05T09:30:00+00:00",
+            baseline="equal d=1000",
+            seeds=list(SEEDS),
+        ),
+        setting=Setting(model="random:gpt2-mini", length=256, test_tokens=51_200),
+        arms=arms,
+        comparisons=comparisons,
+        statements=statements,
+        checks=[Check(name="A/A", passed=True, detail="inconclusive: 0.1 % [-0.9, 1.1]")],
+        provenance=Provenance(engine="local", runs=39, failed=0),
+        figures_data=_figures([arm for arm in arms if arm.name != REPEATED]),
+    )
+    return msgspec.structs.replace(study, **changes)
 
 
-def _arm(division: str, budget: int, *, repeated: bool = False) -> dict[str, Any]:
+def allocation_of(**changes: Any) -> Allocation:
+    """Return how an arm divides 1000 coordinates, with these fields changed."""
+    draws = np.random.default_rng(0)
+    return msgspec.structs.replace(
+        _allocation("fixed", 0.5, 1000, 3.5, [8.1, 8.2, 8.3], draws), **changes
+    )
+
+
+def _arm(division: str, budget: int, *, repeated: bool = False) -> Arm:
     mode, ratio, width, risk = DIVISIONS[division]
     name = REPEATED if repeated else f"{division} d={budget}"
     draws = np.random.default_rng([*DIVISIONS].index(division) + budget + repeated)
     risk -= 0.17 * math.log2(budget / 1000)
     risks = [risk + 0.012 * seed + float(draws.normal(0, 0.004)) for seed in range(3)]
-    perplexities = [2 ** (one + 0.03) for one in risks]
     first = division == "equal" and budget == BUDGETS[0] and not repeated
     role = "baseline" if first else "self_check" if repeated else "candidate"
     if division == "size-neutral" or (division == "equal" and not first and not repeated):
@@ -75,35 +101,35 @@ def _arm(division: str, budget: int, *, repeated: bool = False) -> dict[str, Any
     gain = (
         None if division == "equal" and not repeated else 100 * (1 - 2 ** (risk - _equal(budget)))
     )
-    return {
-        "name": name,
-        "role": role,
-        "baseline": None if gain is None else f"equal d={budget}",
-        "description": f"d = {budget}: {mode}" + (f", B's share {ratio}" if ratio else ""),
-        "trainable_parameters": budget + (len(LAYERS) if mode == "learned" else 0),
-        "perplexity": {"by_seed": perplexities, "value": fmean(perplexities), "interval": None},
-        "gain": None if gain is None else _gain(gain, 1.3),
-        "label": None if role in ("baseline", "reference") else _label(gain or 0.0),
-        "sentence": None if gain is None else f"{name}: {gain:.2f} % lower than equal's.",
-        "runs": [{"seed": seed, "id": f"{seed:016x}"} for seed in SEEDS],
-        "cost": {"train_seconds": 41.0, "adapter_bytes": 4 * budget},
-        "training_curve": {
+    return Arm(
+        name=name,
+        role=role,
+        baseline=None if gain is None else f"equal d={budget}",
+        description=f"d = {budget}: {mode}" + (f", B's share {ratio}" if ratio else ""),
+        trainable_parameters=budget + (len(LAYERS) if mode == "learned" else 0),
+        perplexity=_mean([2 ** (one + 0.03) for one in risks]),
+        gain=None if gain is None else _gain(gain, 1.3),
+        label=None if role in ("baseline", "reference") else _label(gain or 0.0),
+        sentence=None if gain is None else f"{name}: {gain:.2f} % lower than equal's.",
+        runs=[RunName(seed=seed, id=f"{seed:016x}") for seed in SEEDS],
+        cost=RunCost(train_seconds=41.0, adapter_bytes=4 * budget),
+        training_curve={
             str(seed): [
-                [step, fmean(risks) * math.log(2) + 3 * math.exp(-step / 40)] for step in STEPS
+                (step, fmean(risks) * math.log(2) + 3 * math.exp(-step / 40)) for step in STEPS
             ]
             for seed in SEEDS
         },
-        "allocation": _allocation(mode, ratio, budget, width, risks, draws),
-    }
+        allocation=_allocation(mode, ratio, budget, width, risks, draws),
+    )
 
 
 def _equal(budget: int) -> float:
     return DIVISIONS["equal"][3] - 0.17 * math.log2(budget / 1000)
 
 
-def _gain(value: float, reach: float) -> dict[str, Any]:
-    interval = [value - reach, value + reach]
-    return {"value": value, "standard_error": reach / 4.9, "interval": interval, "clusters": 3}
+def _gain(value: float, reach: float) -> Estimate:
+    interval = (value - reach, value + reach)
+    return Estimate(value=value, standard_error=reach / 4.9, interval=interval, clusters=3)
 
 
 def _label(gain: float) -> str:
@@ -117,7 +143,7 @@ def _allocation(
     width: float,
     risks: list[float],
     draws: np.random.Generator,
-) -> dict[str, Any]:
+) -> Allocation:
     bits = [budget * width + float(draws.normal(0, 0.02 * budget)) for _ in SEEDS]
     complexity = [math.sqrt((one + 60) * math.log(2) / 2 / TOKENS) * 2.4 for one in bits]
     quantised = [float(abs(draws.normal(0.012, 0.004))) for _ in SEEDS]
@@ -127,81 +153,89 @@ def _allocation(
         + [0.71 + float(draws.normal(0, 0.006))]
         for _ in SEEDS
     ]
-    shares = [fmean(row) for row in gamma]
-    return {
-        "mode": mode,
-        "ratio": ratio,
-        "budget": budget,
-        "share_of_b": {"value": fmean(shares), "by_seed": shares} if learned else None,
-        "bits": _mean(bits),
-        "risk": _mean(risks) | {"interval": [fmean(risks) - 0.03, fmean(risks) + 0.03]},
-        "risk_unquantised": _mean([a - b for a, b in zip(risks, quantised, strict=True)]),
-        "bound": _mean([a + b for a, b in zip(risks, complexity, strict=True)]),
-        "complexity": _mean(complexity),
-        "file_bytes": fmean(bits) / 8 + 143,
-        "certificates": [f"runs/{seed:016x}/certificate.json" for seed in SEEDS],
-        "layers": LAYERS if learned else None,
-        "gamma": gamma if learned else None,
-        "gradients": _gradients(draws) if learned else None,
-    }
+    return Allocation(
+        mode=mode,
+        ratio=ratio,
+        budget=budget,
+        share_of_b=_mean([fmean(row) for row in gamma]) if learned else SeedMean(value=ratio),
+        bits=_mean(bits),
+        paid_bits=_mean([one + 60 for one in bits]),
+        risk=_mean(risks, (fmean(risks) - 0.03, fmean(risks) + 0.03)),
+        risk_unquantised=_mean([a - b for a, b in zip(risks, quantised, strict=True)]),
+        bound=_mean([a + b for a, b in zip(risks, complexity, strict=True)]),
+        complexity=_mean(complexity),
+        gain_bound=None,
+        vacuous=0,
+        file_bytes=fmean(bits) / 8 + 143,
+        documents=500,
+        population=TOKENS,
+        delta=0.05,
+        certificates=[f"runs/{seed:016x}/certificate.json" for seed in SEEDS],
+        layers=LAYERS if learned else None,
+        gamma=gamma if learned else None,
+        gradients=_gradients(draws) if learned else None,
+    )
 
 
-def _gradients(draws: np.random.Generator) -> dict[str, list[float]]:
+def _gradients(draws: np.random.Generator) -> FactorGradients:
     small = [0.021 - 0.001 * layer + float(draws.normal(0, 0.0006)) for layer in range(7)]
-    return {"A": small, "B": [a * (1.4 + 0.25 * index) for index, a in enumerate(small)]}
+    return FactorGradients(A=small, B=[a * (1.4 + 0.25 * index) for index, a in enumerate(small)])
 
 
-def _mean(values: list[float]) -> dict[str, Any]:
-    return {"value": fmean(values), "by_seed": values}
+def _mean(values: list[float], interval: Interval | None = None) -> SeedMean:
+    return SeedMean(value=fmean(values), by_seed=list(values), interval=interval)
 
 
-def _learned(arms: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [arm for arm in arms if arm["allocation"]["gamma"]]
+def _learned(arms: list[Arm]) -> list[tuple[Arm, Allocation]]:
+    return [(arm, found) for arm in arms if (found := arm.allocation) and found.gamma]
 
 
-def _contrast(arms: list[dict[str, Any]], division: str) -> dict[str, Any]:
-    gains = [arm["gain"]["value"] for arm in arms if arm["name"].startswith(f"{division} ")]
+def _contrast(arms: list[Arm], division: str) -> Comparison:
+    gains = [arm.gain.value for arm in arms if arm.gain and arm.name.startswith(f"{division} ")]
     gain = _gain(fmean(gains), 1.1)
-    sentence = f"{division}: perplexity {gain['value']:.2f} % lower than equal's."
-    return {"arm": division, "against": "equal", "gain": gain, "sentence": sentence}
+    sentence = f"{division}: perplexity {gain.value:.2f} % lower than equal's."
+    return Comparison(arm=division, against="equal", gain=gain, sentence=sentence)
 
 
-def _figures(arms: list[dict[str, Any]]) -> dict[str, Any]:
+def _figures(arms: list[Arm]) -> FiguresData:
+    divided = [(arm.name, found) for arm in arms if (found := arm.allocation)]
     learned = _learned(arms)
-    return {
-        "risk_unit": "bits per token",
-        "bits_risk": [
-            {"name": arm["name"], "bits": arm["allocation"]["bits"]["value"]}
-            | {"risk": found["value"], "interval": found["interval"]}
-            for arm in arms
-            if (found := arm["allocation"]["risk"])
+    return FiguresData(
+        bits_risk=[
+            BitsRisk(
+                name=name,
+                bits=found.bits.value,
+                risk=found.risk.value,
+                interval=found.risk.interval,
+            )
+            for name, found in divided
         ],
-        "layer_gates": [
-            {
-                "name": arm["name"],
-                "rows": LAYERS,
-                "columns": [f"seed {seed}" for seed in SEEDS],
-                "weights": [list(row) for row in zip(*arm["allocation"]["gamma"], strict=True)],
-            }
-            for arm in learned
+        layer_gates=[
+            NamedTable(
+                name=arm.name,
+                rows=LAYERS,
+                columns=[f"seed {seed}" for seed in SEEDS],
+                weights=[list(row) for row in zip(*found.gamma or [], strict=True)],
+            )
+            for arm, found in learned
         ],
-        "gradient_norms": [
-            {
-                "name": f"{side}, {arm['name']}",
-                "points": [[step, scale / (1 + step / 60)] for step in STEPS],
-            }
-            for arm in learned
+        gradient_norms=[
+            NamedCurve(
+                name=f"{side}, {arm.name}",
+                points=[(step, scale / (1 + step / 60)) for step in STEPS],
+            )
+            for arm, _ in learned
             for side, scale in (("A", 0.31), ("B", 0.74))
         ],
-        "bound_parts": [_bound_parts(arm["name"], arm["allocation"]) for arm in arms],
-    }
+        bound_parts=[_bound_parts(name, found) for name, found in divided],
+    )
 
 
-def _bound_parts(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    before, after = found["risk_unquantised"]["value"], found["risk"]["value"]
+def _bound_parts(name: str, found: Allocation) -> BoundParts:
+    before, after = found.risk_unquantised.value or 0.0, found.risk.value or 0.0
     parts = {
         "empirical risk": before,
         "quantisation": after - before,
-        "complexity": found["complexity"]["value"],
+        "complexity": found.complexity.value,
     }
-    return {"name": name, "parts": [{"name": n, "value": v} for n, v in parts.items()]}
+    return BoundParts(name=name, parts=[BoundPart(name=n, value=v) for n, v in parts.items()])

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hylorada.report.columns import Table
-from hylorada.report.exports import as_csv, as_latex, escaped, save
-from hylorada.report.reading import checked
-from hylorada.report.tables import tables_of
+from hylorada.records.studies import Arm, SeedMean, Study
+from hylorada.report.figures import Table, as_csv, as_latex, escaped, save_tables, tables_of
 from tests.unit.report.example import example
 
 
 def results(name: str) -> Table:
-    arm = {
-        "name": name,
-        "perplexity": {"value": 28.123456789, "by_seed": [], "interval": [28.0, 28.25]},
-    }
-    return tables_of(checked({"schema": 1, "arms": [arm, {"name": "unknown"}]}))["results"]
+    perplexity = SeedMean(value=28.123456789, interval=(28.0, 28.25))
+    study = Study(arms=[Arm(name=name, perplexity=perplexity), Arm(name="unknown")])
+    return tables_of(study)["results"]
 
 
 def test_csv_holds_every_digit_and_both_ends_of_an_interval() -> None:
@@ -44,7 +40,7 @@ def test_latex_has_a_row_an_arm_between_rules() -> None:
 
 
 def test_latex_puts_notes_in_brackets() -> None:
-    text = as_latex(tables_of(checked(example()))["results"])
+    text = as_latex(tables_of(example())["results"])
     assert r"B~moderate (explained by low\_rank) \\" in text
     assert "bias (control · one vector after the norm) & 28.19" in text
 
@@ -64,14 +60,13 @@ def test_text_is_typeset_as_it_stands(text: str, latex: str) -> None:
 
 
 def test_every_table_becomes_a_file_of_every_format(tmp_path: Path) -> None:
-    tables = tables_of(checked(example()))
-    files = save(tables, tmp_path, ["csv", "tex"], "landmarks-")
-    assert len(files) == 2 * len(tables)
+    files = save_tables(example(), tmp_path, ["csv", "tex"], "landmarks-")
+    assert len(files) == 2 * len(tables_of(example()))
     assert all(file.stat().st_size > 0 for file in files)
     assert (tmp_path / "landmarks-results.csv").read_text().startswith("arm,arm_note,perplexity,")
 
 
-@pytest.mark.parametrize("key", sorted(tables_of(checked(example()))))
+@pytest.mark.parametrize("key", sorted(tables_of(example())))
 def test_csv_rows_are_as_long_as_the_header(key: str) -> None:
-    text = as_csv(tables_of(checked(example()))[key])
+    text = as_csv(tables_of(example())[key])
     assert len({len(row) for row in csv.reader(io.StringIO(text))}) == 1

@@ -1,6 +1,5 @@
 """The page: verdicts first, nothing from outside, nothing that runs, equal for equal studies."""
 
-import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -8,12 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hylorada.errors import SpecError
+from hylorada.files import write_record
+from hylorada.records.studies import Arm, Check, Provenance, RateGrids, RegisteredPlan, Study
 from hylorada.report.canvas import COLOURS
+from hylorada.report.figures import in_order
 from hylorada.report.page import facts, render, write
-from hylorada.report.plots import FIGURES
 from tests.unit.report.example import allocation, small
 
 NASTY = '<script>alert("x")</script> & "quoted" \'too\''
@@ -49,22 +51,24 @@ def elements(page: str) -> Elements:
     return Elements(page)
 
 
-def bare(**changes: Any) -> dict[str, Any]:
-    return {"schema": 1, "study": "bare", "arms": [{"name": "only"}], **changes}
+def bare(**changes: Any) -> Study:
+    return Study(**{"study": "bare", "arms": [Arm(name="only")], **changes})
 
 
 def nasty(value: Any) -> Any:
     """Return data of the same form in which every text is hostile."""
+    if isinstance(value, Study):
+        return msgspec.convert(nasty(msgspec.to_builtins(value)), Study)
     if isinstance(value, dict):
         return {key: nasty(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [nasty(item) for item in value]
     return NASTY + value if isinstance(value, str) else value
 
 
-def put(folder: Path, study: dict[str, Any]) -> Path:
+def put(folder: Path, study: Study) -> Path:
     folder.mkdir(parents=True)
-    (folder / "study.json").write_text(json.dumps(study))
+    write_record(folder / "study.json", study)
     return folder
 
 
@@ -82,9 +86,10 @@ def test_a_verdict_is_a_word_beside_its_arm(page: str) -> None:
 
 def test_every_section_is_there_and_in_order(page: str) -> None:
     found = re.findall(r'<h2 id="allocation-([a-z_]+?)(?:-heading)?">', page)
-    figures = [plot.key for plot in FIGURES]
-    last = ["cost", "checks", "plan", "provenance", "command"]
-    assert found == ["verdict", "statements", "results", "allocation", *figures, *last]
+    figures = [figure.name for figure in in_order()]
+    assert found == ["verdict", *figures, "plan", "provenance", "command"]
+    assert figures[:4] == ["statements", "results", "allocation", "effects"]
+    assert figures[-3:] == ["tuning", "cost", "checks"]
 
 
 def test_sections_without_data_are_left_out() -> None:
@@ -127,7 +132,7 @@ def test_a_policy_forbids_scripts_and_the_network(page: str) -> None:
 def test_figures_tables_and_the_page_are_described(elements: Elements) -> None:
     assert elements.all("html") == [{"lang": "en"}]
     pictures = elements.all("svg")
-    assert len(pictures) == 2 * len(FIGURES)
+    assert len(pictures) == 2 * sum(figure.draw is not None for figure in in_order())
     assert all(len(str(picture["aria-label"])) > 60 for picture in pictures)
     assert all(picture["role"] == "img" for picture in pictures)
     tables = len(elements.all("table"))
@@ -136,13 +141,16 @@ def test_figures_tables_and_the_page_are_described(elements: Elements) -> None:
 
 
 def test_text_from_runs_is_escaped_everywhere() -> None:
-    study = nasty(small(comparisons=allocation()["comparisons"][:1])) | {"schema": 1}
-    for arm, role in zip(study["arms"], ("baseline", "control"), strict=True):
-        arm["role"] = role
-    for row in study["checks"]:
-        row["passed"] = False
-    study["plan"]["changes"] = [NASTY]
-    page = render(study)
+    study = nasty(small(comparisons=allocation().comparisons[:1]))
+    roles = zip(study.arms, ("baseline", "control"), strict=True)
+    page = render(
+        msgspec.structs.replace(
+            study,
+            arms=[msgspec.structs.replace(arm, role=role) for arm, role in roles],
+            checks=[Check(name=NASTY, passed=False)],
+            plan=msgspec.structs.replace(study.plan, changes=[NASTY]),
+        )
+    )
     elements = Elements(page)
     assert "script" not in {tag for tag, _ in elements.tags}
     assert "<script" not in page
@@ -160,9 +168,9 @@ def test_the_page_is_small(page: str) -> None:
 def test_a_failed_check_a_changed_plan_and_a_failed_run_are_told_at_the_top() -> None:
     page = render(
         bare(
-            checks=[{"name": "A/A arm", "passed": False}, {"name": "leak", "passed": True}],
-            plan={"hash": "abc", "changes": ["seeds from 3 to 5"]},
-            provenance={"failed": 1},
+            checks=[Check(name="A/A arm", passed=False), Check(name="leak", passed=True)],
+            plan=RegisteredPlan(hash="abc", changes=["seeds from 3 to 5"]),
+            provenance=Provenance(failed=1),
         )
     )
     top = page[: page.index("<table")]
@@ -182,12 +190,15 @@ def test_a_plan_shows_thresholds_in_per_cent_and_times_plainly(page: str) -> Non
 def test_facts_leave_out_what_is_not_known() -> None:
     values = {"seeds": [1, 2], "engine": None, "batch_size": 8, "tuned": True, "other": {}}
     assert facts(values) == [("seeds", "1, 2"), ("batch size", "8"), ("tuned", "yes")]
-    assert facts({"tokens": 32640, "rate": 0.00051, "packages": {"torch": "2.13"}}) == [
-        ("tokens", "32,640"),
-        ("rate", "0.00051"),
-        ("packages", "torch 2.13"),
-    ]
-    assert facts(None) == []
+    assert facts({"tokens": 32640, "rate": 0.00051}) == [("tokens", "32,640"), ("rate", "0.00051")]
+    provenance = Provenance(packages={"torch": "2.13", "numpy": "2.5"}, runs=3)
+    assert facts(provenance) == [("packages", "torch 2.13, numpy 2.5"), ("runs", "3")]
+
+
+def test_lists_of_a_record_are_told_apart() -> None:
+    grids = RateGrids(base=[1.0, 2.0], component=[0.3, 10.0], seed=7)
+    told = ("tuning", "base 1, 2; component 0.3, 10; seed 7")
+    assert told in facts(RegisteredPlan(tuning=grids))
 
 
 def test_several_studies_share_a_page_with_a_part_for_each(tmp_path: Path) -> None:
@@ -247,7 +258,7 @@ def test_an_unknown_format_is_refused_before_anything_is_written(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
     study = put(tmp_path / "in", bare())
-    with pytest.raises(SpecError, match="come as"):
+    with pytest.raises(SpecError, match="must be one of"):
         write(study, tmp_path / "page.html", **options)
     assert not (tmp_path / "page.html").exists()
 

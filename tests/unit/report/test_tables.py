@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from hylorada.report.columns import Spread, Table
-from hylorada.report.reading import checked
-from hylorada.report.tables import tables_of
+from hylorada.records.studies import Arm, Boundaries, Check, CurvePoint, SeedMean, Study
+from hylorada.report.figures import Table, tables_of
 from tests.unit.report.example import ARMS, example
 
-FOUND = tables_of(checked(example()))
+FOUND = tables_of(example())
 
 
 def shown(table: Table, arm: str) -> dict[str, str]:
@@ -18,8 +17,8 @@ def shown(table: Table, arm: str) -> dict[str, str]:
     }
 
 
-def one_arm(**parts: Any) -> dict[str, Any]:
-    return checked({"schema": 1, "arms": [{"name": "only", **parts}]})
+def one_arm(**parts: Any) -> Study:
+    return Study(arms=[Arm(name="only", **parts)])
 
 
 def test_the_main_table_has_a_row_for_the_frozen_model_and_every_arm() -> None:
@@ -67,10 +66,10 @@ def test_the_caption_counts_seeds_and_tokens() -> None:
 
 
 def test_columns_that_no_arm_fills_are_left_out() -> None:
-    study = one_arm(perplexity={"value": 20.0, "by_seed": [20.0], "interval": None})
-    table = tables_of(study)["results"]
+    perplexity = SeedMean(value=20.0, by_seed=[20.0])
+    table = tables_of(one_arm(perplexity=perplexity))["results"]
     assert [column.heading for column in table.columns] == ["Arm", "Perplexity"]
-    assert table.rows == [[("only", ""), Spread(20.0, None, None)]]
+    assert table.rows == [[("only", ""), perplexity]]
     assert "gain" not in table.caption
 
 
@@ -94,17 +93,14 @@ def test_positions_and_depths_have_a_column_an_arm() -> None:
 
 
 def test_an_arm_without_a_place_has_an_empty_cell_there() -> None:
-    row = {"start": 0, "end": 8, "value": 3.0, "interval": None}
-    study = checked(
-        {
-            "schema": 1,
-            "arms": [
-                {"name": "short", "position_curve": [row]},
-                {"name": "long", "position_curve": [row, row | {"start": 8, "end": 16}]},
-            ],
-        }
+    first, second = (CurvePoint(start=start, end=start + 8, value=3.0) for start in (0, 8))
+    study = Study(
+        arms=[
+            Arm(name="short", position_curve=[first]),
+            Arm(name="long", position_curve=[first, second]),
+        ]
     )
-    assert tables_of(study)["positions"].rows[1] == ["8–15", None, Spread(3.0, None, None)]
+    assert tables_of(study)["positions"].rows[1] == ["8–15", None, second]
 
 
 def test_boundaries_stand_beside_the_uniform_ones() -> None:
@@ -116,7 +112,7 @@ def test_boundaries_stand_beside_the_uniform_ones() -> None:
 
 
 def test_boundaries_of_unnamed_runs_are_numbered() -> None:
-    found = {"learned": [[10.0], [12.0, 20.0]], "uniform": [16.0], "context": 32}
+    found = Boundaries(learned=[[10.0], [12.0, 20.0]], uniform=[16.0], context=32)
     table = tables_of(one_arm(boundaries=found))["boundaries"]
     assert [column.name for column in table.columns][2:] == ["only run 1", "only run 2"]
     assert table.rows == [[1, 16.0, 10.0, 12.0], [2, None, None, 20.0]]
@@ -140,7 +136,7 @@ def test_cost_has_units() -> None:
 
 
 def test_a_failed_check_is_told_by_a_word() -> None:
-    study = checked(example(checks=[{"name": "A/A", "passed": False, "detail": "1 % [1, 1]"}]))
+    study = example(checks=[Check(name="A/A", passed=False, detail="1 % [1, 1]")])
     assert tables_of(study)["checks"].rows == [["A/A", "FAILED", "1 % [1, 1]"]]
 
 

@@ -6,14 +6,9 @@ import pytest
 import torch
 
 from hylorada.errors import SpecError
-from hylorada.subspace.allocation import (
-    REST,
-    Allocation,
-    AllocationSpec,
-    Target,
-    natural_order,
-    proportional,
-)
+from hylorada.specs.adapters import SubspaceFields
+from hylorada.subspace.allocation import REST, Allocation, Target, natural_order, proportional
+from hylorada.subspace.projections import PROJECTIONS, build_projection
 
 
 def paper_targets(fused: bool) -> list[Target]:
@@ -36,7 +31,7 @@ def paper_targets(fused: bool) -> list[Target]:
 
 @pytest.mark.parametrize(("fused", "a_size"), [(False, 76_800), (True, 39_936)])
 def test_gpt2_small_has_the_parameters_of_the_paper(fused: bool, a_size: int) -> None:
-    allocation = Allocation(paper_targets(fused), AllocationSpec(mode="fixed"))
+    allocation = Allocation(paper_targets(fused), SubspaceFields(allocation_mode="fixed"))
     assert allocation.full == allocation.projection.full == 351_744
     assert allocation.a_size == a_size
     assert allocation.full - allocation.a_size == {76_800: 274_944, 39_936: 311_808}[a_size]
@@ -47,11 +42,14 @@ def test_gpt2_small_has_the_parameters_of_the_paper(fused: bool, a_size: int) ->
     [(1000, 0.2, (800, 200)), (1000, 0.8, (200, 800)), (100, 0.29, (71, 29)), (3, 0.5, (2, 1))],
 )
 def test_the_ratio_is_the_share_of_b(dim: int, ratio: float, split: tuple[int, int]) -> None:
-    assert AllocationSpec(dim=dim, mode="fixed", ratio=ratio).split() == split
+    assert (
+        SubspaceFields(intrinsic_dim=dim, allocation_mode="fixed", allocation_ratio=ratio).split()
+        == split
+    )
 
 
 def test_fixed_moves_a_by_the_first_coordinates_and_b_by_the_others() -> None:
-    spec = AllocationSpec(dim=10, mode="fixed", ratio=0.4)
+    spec = SubspaceFields(intrinsic_dim=10, allocation_mode="fixed", allocation_ratio=0.4)
     targets = [Target(name=f"m.{f}", shape=(4, 5), factor=f) for f in "BA"]
     allocation = Allocation(targets, spec)
     assert [target.name for target in allocation.layout] == ["m.A", "m.B"]
@@ -69,7 +67,7 @@ def test_fixed_moves_a_by_the_first_coordinates_and_b_by_the_others() -> None:
 
 def test_uniform_moves_both_factors_by_every_coordinate() -> None:
     targets = [Target(name=f"m.{f}", shape=(30, 30), factor=f) for f in "AB"]
-    allocation = Allocation(targets, AllocationSpec(dim=5))
+    allocation = Allocation(targets, SubspaceFields(intrinsic_dim=5))
     for column in torch.eye(5):
         moved = allocation.projection.apply(column)
         assert bool(moved[:900].any())
@@ -77,16 +75,18 @@ def test_uniform_moves_both_factors_by_every_coordinate() -> None:
 
 
 def test_learned_slices_are_proportional_to_the_layers_and_sum_to_the_dimension() -> None:
-    allocation = Allocation(paper_targets(True), AllocationSpec(mode="learned"))
-    sizes = {piece.layer: piece.size for piece in allocation.slices}
+    allocation = Allocation(paper_targets(True), SubspaceFields(allocation_mode="learned"))
+    sizes = allocation.slices
     # A layer has 12,288 of 351,744 parameters: 34.9 coordinates; the head has 580.8.
     assert sizes == {f"h.{layer}": 35 for layer in range(12)} | {REST: 580}
     assert list(sizes)[-1] == REST
 
 
 def test_a_slice_never_exceeds_its_smaller_factor() -> None:
-    allocation = Allocation(paper_targets(True), AllocationSpec(dim=20_000, mode="learned"))
-    sizes = {piece.layer: piece.size for piece in allocation.slices}
+    allocation = Allocation(
+        paper_targets(True), SubspaceFields(intrinsic_dim=20_000, allocation_mode="learned")
+    )
+    sizes = allocation.slices
     assert sizes[REST] == 3072
     assert sum(sizes.values()) == 20_000
     assert {size for layer, size in sizes.items() if layer != REST} == {1410, 1411}
@@ -120,7 +120,9 @@ def learned(**changes: float | bool) -> Allocation:
         for layer in ("0", "1")
         for f in "AB"
     ]
-    return Allocation(targets, AllocationSpec(dim=10, mode="learned", **changes))
+    return Allocation(
+        targets, SubspaceFields(intrinsic_dim=10, allocation_mode="learned", **changes)
+    )
 
 
 def test_the_mask_is_a_sigmoid_of_the_distance_to_the_gate() -> None:
@@ -134,8 +136,8 @@ def test_the_mask_is_a_sigmoid_of_the_distance_to_the_gate() -> None:
 
 def test_relative_sharpness_is_counted_per_slice() -> None:
     gates = torch.tensor([0.3, -1.2])
-    soft = learned(relative_sharpness=True, sharpness=10.0).mask(gates)
-    torch.testing.assert_close(soft, learned(sharpness=2.0).mask(gates))
+    soft = learned(relative_sharpness=True, gate_sharpness=10.0).mask(gates)
+    torch.testing.assert_close(soft, learned(gate_sharpness=2.0).mask(gates))
 
 
 def test_masked_copies_of_the_vector_go_to_a_and_to_b() -> None:
@@ -159,7 +161,7 @@ def test_no_two_factors_of_any_layers_move_alike(mode: str) -> None:
         for layer in ("0", "1", "2")
         for f in "AB"
     ]
-    allocation = Allocation(targets, AllocationSpec(dim=90, mode=mode))
+    allocation = Allocation(targets, SubspaceFields(intrinsic_dim=90, allocation_mode=mode))
     # The same numbers for all, so that equal projections would show.
     w = torch.cat([torch.linspace(-1, 1, 30)] * 3)
     inner = torch.cat([w, w]) if mode == "learned" else w
@@ -174,13 +176,21 @@ def test_tensors_that_are_neither_factor_are_counted_with_a() -> None:
         Target(name="x.B", shape=(8, 2), factor="B"),
         Target(name="landmarks", shape=(3, 5)),
     ]
-    allocation = Allocation(targets, AllocationSpec(dim=8, mode="fixed"))
+    allocation = Allocation(targets, SubspaceFields(intrinsic_dim=8, allocation_mode="fixed"))
     assert allocation.a_size == 16 + 15
+
+
+@pytest.mark.parametrize("kind", PROJECTIONS)
+def test_one_projection_for_all_is_taken_as_it_is_drawn(kind: str) -> None:
+    spec = SubspaceFields(intrinsic_dim=7, projection=kind)
+    found = Allocation([Target("m.A", (4, 5), "A"), Target("m.B", (5, 4), "B")], spec).projection
+    drawn = build_projection(kind, 40, 7, seed=spec.projection_seed, name="all", factor="AB")
+    assert found.fingerprint() == drawn.fingerprint()
 
 
 def test_the_order_of_the_modules_does_not_matter() -> None:
     targets = paper_targets(False)
-    spec = AllocationSpec(mode="learned")
+    spec = SubspaceFields(allocation_mode="learned")
     forwards, backwards = Allocation(targets, spec), Allocation(targets[::-1], spec)
     assert forwards.describe() == backwards.describe()
     names = ["h.10.x", "h.2.x", "h.x", "a"]
@@ -189,25 +199,28 @@ def test_the_order_of_the_modules_does_not_matter() -> None:
 
 def test_an_unknown_mode_is_an_error_that_lists_the_modes() -> None:
     with pytest.raises(SpecError, match=r"uniform, fixed, learned; got 'learnt'; did you mean"):
-        AllocationSpec(mode="learnt")
+        SubspaceFields(allocation_mode="learnt").check()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dim": 0}, "intrinsic_dim must be at least 1; got 0"),
-        ({"ratio": 0.0}, "B's share, strictly between 0 and 1; got 0"),
-        ({"ratio": 1.0}, "B's share, strictly between 0 and 1; got 1"),
-        ({"mode": "fixed", "dim": 2, "ratio": 0.1}, "leave a coordinate to A and one to B"),
-        ({"sharpness": 0.0}, "gate_sharpness must be positive"),
-        ({"sharpness_start": -1.0}, "gate_sharpness_start must be positive"),
-        ({"seed": -1}, "projection_seed must not be negative"),
-        ({"projection": "gaussian"}, "projection must be one of"),
+        ({"intrinsic_dim": 0}, "intrinsic_dim must be at least 1; got 0"),
+        ({"allocation_ratio": 0.0}, "B's share, strictly between 0 and 1; got 0"),
+        ({"allocation_ratio": 1.0}, "B's share, strictly between 0 and 1; got 1"),
+        (
+            {"allocation_mode": "fixed", "intrinsic_dim": 2, "allocation_ratio": 0.1},
+            "leave a coordinate to A and one to B",
+        ),
+        ({"gate_sharpness": 0.0}, "gate_sharpness must be positive"),
+        ({"gate_sharpness_start": -1.0}, "gate_sharpness_start must be positive"),
+        ({"projection_seed": -1}, "projection_seed must not be negative"),
+        ({"projection": "gaussian"}, "unknown projection 'gaussian'"),
     ],
 )
 def test_settings_that_break_a_rule_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        AllocationSpec(**changes)
+        Allocation(paper_targets(False), SubspaceFields(**changes))
 
 
 @pytest.mark.parametrize("mode", ["fixed", "learned"])
@@ -215,7 +228,7 @@ def test_settings_that_break_a_rule_are_refused(changes: dict[str, object], mess
 def test_modes_that_divide_need_both_factors(mode: str, factor: str) -> None:
     targets = [Target(name="weight", shape=(4, 4), factor=factor)]
     with pytest.raises(SpecError, match="between factors A and B, and there are none among weight"):
-        Allocation(targets, AllocationSpec(dim=4, mode=mode))
+        Allocation(targets, SubspaceFields(intrinsic_dim=4, allocation_mode=mode))
 
 
 def test_learned_needs_both_factors_in_every_group() -> None:
@@ -225,9 +238,9 @@ def test_learned_needs_both_factors_in_every_group() -> None:
         Target(name="landmarks", shape=(4, 4)),
     ]
     with pytest.raises(SpecError, match="'rest' has only A; use 'fixed' or 'uniform'"):
-        Allocation(targets, AllocationSpec(dim=4, mode="learned"))
+        Allocation(targets, SubspaceFields(intrinsic_dim=4, allocation_mode="learned"))
 
 
 def test_no_tensors_are_refused() -> None:
     with pytest.raises(SpecError, match="at least one tensor to move; got none"):
-        Allocation([], AllocationSpec())
+        Allocation([], SubspaceFields())

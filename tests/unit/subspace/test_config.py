@@ -48,6 +48,7 @@ def test_it_survives_its_file(tmp_path: Path) -> None:
         ({"allocation_mode": "shared"}, "uniform, fixed, learned"),
         ({"allocation_ratio": 1.5}, "B's share"),
         ({"intrinsic_dim": 0}, "intrinsic_dim must be at least 1"),
+        ({"projection": "group"}, "unknown projection 'group'; did you mean 'grouped'"),
         ({"target_modules": ".*", "layers_to_transform": 1}, "write the layers into it"),
     ],
 )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from hylorada.errors import RunError
-from hylorada.subspace.allocation import Allocation, AllocationSpec, Target
+from hylorada.specs.adapters import SubspaceFields
+from hylorada.subspace.allocation import Allocation, Target
 from hylorada.subspace.core import Subspace
 from tests.unit.subspace.small import MODES
 
@@ -22,7 +23,9 @@ def subspace(mode: str = "uniform", **changes: float | bool) -> Subspace:
         Target(name=name, shape=shape, factor=name[-1], layer=name[0])
         for name, shape in SHAPES.items()
     ]
-    allocation = Allocation(targets, AllocationSpec(dim=8, mode=mode, **changes))
+    allocation = Allocation(
+        targets, SubspaceFields(intrinsic_dim=8, allocation_mode=mode, **changes)
+    )
     start = [torch.full(t.shape, 0.5 if t.factor == "A" else 0.0) for t in allocation.layout]
     return Subspace(allocation, start)
 
@@ -230,11 +233,11 @@ def test_the_fingerprint_tells_of_all_that_decides_the_tensors() -> None:
     prints = {
         subspace().fingerprint(),
         subspace("fixed").fingerprint(),
-        subspace("fixed", ratio=0.25).fingerprint(),
+        subspace("fixed", allocation_ratio=0.25).fingerprint(),
         subspace("learned").fingerprint(),
-        subspace("learned", sharpness=5.0).fingerprint(),
+        subspace("learned", gate_sharpness=5.0).fingerprint(),
         subspace("learned", relative_sharpness=True).fingerprint(),
-        subspace(seed=1).fingerprint(),
+        subspace(projection_seed=1).fingerprint(),
         subspace().fingerprint("scaling 2"),
     }
     assert len(prints) == 8
@@ -246,7 +249,7 @@ def test_the_fingerprint_tells_of_all_that_decides_the_tensors() -> None:
 
 
 def test_sharpness_moves_geometrically_with_progress() -> None:
-    space = moved("learned", sharpness=16.0, sharpness_start=1.0)
+    space = moved("learned", gate_sharpness=16.0, gate_sharpness_start=1.0)
     assert space.sharpness == 16.0
     sharp = space.tensors()["0.B"].clone()
     space.progress = 0.0
@@ -264,10 +267,10 @@ def test_shares_are_half_at_the_start_and_absent_without_gates() -> None:
 def test_the_gradient_of_the_parameters_is_kept_on_request() -> None:
     space = moved()
     score(space.tensors(), batches(1)[0]).backward()
-    assert space.parameter_gradient() is None
+    assert space.gradient is None
     space.keeps_gradient = True
     score(space.tensors(), batches(1)[0]).backward()
-    kept = space.parameter_gradient()
+    kept = space.gradient
     assert kept is not None
     projected = space.allocation.projection.adjoint(kept)
     torch.testing.assert_close(2 * projected, gradients(space)[0])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hylorada.models.bits import BitStream
-from hylorada.subspace.grouped import Grouped
+from hylorada.seeds import BitStream
+from hylorada.subspace.projections import PROJECTIONS
+
+Grouped = PROJECTIONS["grouped"]
 
 
 def test_each_parameter_reads_its_coordinate_over_the_root_of_the_group() -> None:

@@ -8,8 +8,8 @@ from peft import get_peft_model
 from torch import nn
 
 from hylorada.errors import SpecError
+from hylorada.specs.adapters import SubspaceFields
 from hylorada.subspace import IDModule, StructuredIDModule, create_intrinsic_model
-from hylorada.subspace.allocation import AllocationSpec
 from tests.families import build, logits, perturb, settings, tokens, trainable
 from tests.unit.subspace.small import MODES, Stack
 
@@ -41,9 +41,9 @@ def test_modes_are_classes() -> None:
     assert isinstance(fixed, StructuredIDModule)
     assert fixed.gates is None
     assert fixed.shares() == {}
-    assert fixed.allocation.spec.split() == (9, 3)
+    assert fixed.subspace.allocation.settings.split() == (9, 3)
     with pytest.raises(SpecError, match="'uniform' has no structure; use IDModule"):
-        StructuredIDModule(Stack(), AllocationSpec(dim=4))
+        StructuredIDModule(Stack(), SubspaceFields(intrinsic_dim=4))
 
 
 def test_the_module_is_called_with_its_tensors_moved_and_keeps_its_own() -> None:
@@ -75,7 +75,7 @@ def test_layers_come_from_the_module_tree_and_the_rest_is_a_group() -> None:
     wrapped = create_intrinsic_model(Stack(), 12, "learned")
     assert isinstance(wrapped, StructuredIDModule)
     assert list(wrapped.shares()) == ["blocks.0", "blocks.1", "blocks.2", "rest"]
-    assert [piece.size for piece in wrapped.allocation.slices] == [3, 3, 3, 3]
+    assert list(wrapped.subspace.allocation.slices.values()) == [3, 3, 3, 3]
 
 
 def test_a_task_that_needs_other_shares_moves_the_gates_apart() -> None:
@@ -110,7 +110,7 @@ def test_factor_names_may_be_given() -> None:
             self.up = nn.Linear(2, 6, bias=False)
 
     wrapped = create_intrinsic_model(Pair(), 6, "fixed", factors=("down", "up"))
-    assert [target.factor for target in wrapped.allocation.layout] == ["A", "B"]
+    assert [target.factor for target in wrapped.subspace.allocation.layout] == ["A", "B"]
     with pytest.raises(SpecError, match="factors must be two words"):
         create_intrinsic_model(Pair(), 6, "fixed", factors=("down",))
 

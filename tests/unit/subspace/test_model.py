@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from hylorada import CheckpointError, SpecError, UnsupportedModelError
-from hylorada.subspace.config import SubLoRAConfig
-from hylorada.subspace.layer import SubLoRALinear, compute_dtype
-from hylorada.subspace.model import SubLoRAModel
+from hylorada.subspace import SubLoRAConfig, SubLoRAModel
+from hylorada.subspace.model import SubLoRALinear, compute_dtype
 from hylorada.training.loss import chunked_loss
 from tests.families import build, logits, tokens, trainable
 from tests.unit.subspace.small import MODES, adapt, move, settings, space

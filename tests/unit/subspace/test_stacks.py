@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, T5Config
 
-from hylorada.subspace.stacks import layer_of, layer_stacks
+from hylorada.subspace.allocation import layer_of, layer_stacks
 from tests.families import FAMILIES, LAYERS, build
 
 

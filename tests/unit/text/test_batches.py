@@ -10,7 +10,7 @@ from hylorada.text.batches import (
     PaddedDocuments,
     pad_documents,
 )
-from hylorada.text.store import TokenStore
+from hylorada.text.tokens import TokenStore
 
 
 def store_of(*lengths: int) -> TokenStore:

@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 
 from hylorada.errors import SpecError
+from hylorada.specs.run import TextSpec
 from hylorada.text.corpus import (
     SPLITS,
-    Document,
-    TextSpec,
     documents,
     embedded_file,
     hashed_split,
-    joined_rows,
     named_split,
 )
+from hylorada.text.formats import FORMATS, Document, Format, joined_rows
 
 # The first lines of a WikiText file: rows are lines, and a blank row is one space.
 WIKITEXT = " \n = Title = \n \n Body . \n"
@@ -209,3 +208,21 @@ def test_a_mistyped_file_is_refused_before_the_hub_is_asked(
     for name in ("absent.txt", "owner/absent.jsonl.gz", "absent.parquet"):
         with pytest.raises(SpecError, match=f"no text at '{name}'"):
             documents(name, "train")
+
+
+def test_a_format_from_outside_is_read_and_named_in_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS))
+    FORMATS.add(
+        Format(
+            name="poem",
+            words="a verse a line",
+            suffixes=(".poem",),
+            read=lambda path, spec: [Document(path.stem, path.read_text().upper())],
+        )
+    )
+    (tmp_path / "test.poem").write_text("rose")
+    assert list(documents(tmp_path, "test")) == [Document("test", "ROSE")]
+    with pytest.raises(SpecError, match=r"a \.txt, .*\.parquet or \.poem file"):
+        documents("./nowhere", "train")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.text.corpus import SPLITS, documents
-from hylorada.text.hub import hub_rows, looks_like_hub_name, quiet_hub
+from hylorada.text.corpus import HUB_NAME, SPLITS, documents, hub_rows, quiet_hub
 
 
 @pytest.fixture
@@ -24,11 +23,11 @@ def write(path: Path, *rows: str) -> None:
 
 
 def test_hub_names_have_an_owner_a_name_and_a_configuration() -> None:
-    assert looks_like_hub_name("Salesforce/wikitext:wikitext-2-raw-v1")
-    assert looks_like_hub_name("imdb")
-    assert not looks_like_hub_name("./folder")
-    assert not looks_like_hub_name("a/b/c")
-    assert not looks_like_hub_name("/absolute")
+    assert HUB_NAME.fullmatch("Salesforce/wikitext:wikitext-2-raw-v1")
+    assert HUB_NAME.fullmatch("imdb")
+    assert not HUB_NAME.fullmatch("./folder")
+    assert not HUB_NAME.fullmatch("a/b/c")
+    assert not HUB_NAME.fullmatch("/absolute")
 
 
 def test_rows_come_from_the_split_that_is_asked_for(elsewhere: Path) -> None:

@@ -8,13 +8,14 @@ import pyarrow.parquet
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.text.readers import (
+from hylorada.specs.run import TextSpec
+from hylorada.text.formats import (
+    format_of,
     json_rows,
-    kind_of,
     parquet_rows,
+    plain_documents,
     plain_lines,
-    plain_text,
-    row_identifier,
+    row_documents,
     row_text,
 )
 
@@ -27,23 +28,29 @@ def written_parquet(path: Path, rows: list[dict[str, str]]) -> Path:
     return path
 
 
-def test_the_kind_of_a_file_is_the_suffix_under_the_compression() -> None:
+def whole(path: Path) -> str:
+    (document,) = plain_documents(path, TextSpec())
+    return document.text
+
+
+def test_the_format_of_a_file_is_that_of_the_suffix_under_the_compression() -> None:
     names = ["a.txt", "a.jsonl.xz", "wiki.test.raw", "B.PARQUET", "a.zip", "README", "a.gz"]
-    kinds = [kind_of(Path(name)) for name in names]
-    assert kinds == [".txt", ".jsonl", ".raw", ".parquet", None, None, None]
+    found = [format_of(Path(name)) for name in names]
+    expected = ["plain", "jsonl", "plain", "parquet", None, None, None]
+    assert [form and form.name for form in found] == expected
 
 
 def test_plain_text_keeps_line_ends_and_unicode(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("é\r\n\n".encode())
-    assert plain_text(path) == "é\r\n\n"
+    assert whole(path) == "é\r\n\n"
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SpecError, match=r"a\.txt must be UTF-8"):
-        plain_text(path)
+        whole(path)
     with pytest.raises(SpecError, match=r"a\.txt must be UTF-8"):
         list(plain_lines(path))
 
@@ -52,7 +59,7 @@ def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path) -> 
     path = tmp_path / "a.txt.xz"
     path.write_bytes(b"plain")
     with pytest.raises(SpecError, match="xz"):
-        plain_text(path)
+        whole(path)
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
@@ -133,6 +140,6 @@ def test_half_a_pair_of_surrogates_is_refused() -> None:
 
 
 def test_a_row_is_called_by_its_own_name_or_by_its_place() -> None:
-    assert row_identifier({"id": 7, "title": "x"}, "a:1") == "7"
-    assert row_identifier({"id": None, "title": "x"}, "a:1") == "x"
-    assert row_identifier({"text": "t"}, "a:1") == "a:1"
+    rows = [{"id": 7, "title": "x"}, {"id": None, "title": "x"}, {"title": ""}]
+    found = row_documents([row | {"text": "t"} for row in rows], "a", TextSpec())
+    assert [document.identifier for document in found] == ["7", "x", "a:3"]

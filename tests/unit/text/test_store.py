@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.text.corpus import Document
-from hylorada.text.store import TokenStore, require_disjoint
-from hylorada.text.tokens import tokenise
+from hylorada.text.formats import Document
+from hylorada.text.tokens import TokenStore, require_disjoint, tokenise
 from tests.unit.text.byte_tokens import byte_tokenizer
 
 

@@ -7,9 +7,8 @@ import pytest
 from transformers import ByT5Tokenizer, PreTrainedTokenizerBase
 
 from hylorada.errors import SpecError
-from hylorada.text.corpus import Document
-from hylorada.text.store import TokenStore
-from hylorada.text.tokens import tokenise, tokenizer_fingerprint
+from hylorada.text.formats import Document
+from hylorada.text.tokens import TokenStore, tokenise, tokenizer_fingerprint
 from tests.unit.text.byte_tokens import byte_tokenizer
 
 TEXTS = ("first", "zweiß", "", "last")

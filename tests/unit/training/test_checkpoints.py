@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hylorada.files import written_atomically
-from hylorada.training.checkpoints import checkpoints, last_intact, prune
+from hylorada.training.loop import checkpoints, last_intact, prune
 
 
 def write(folder: Path, step: int) -> Path:

@@ -11,7 +11,7 @@ PROGRAM = """
 from functools import partial
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from hylorada.training.compiling import compiled_blocks
+from hylorada.training.trainer import compiled_blocks
 from hylorada.training.loss import chunked_cross_entropy, chunked_loss
 from tests.families import GATED, adapt, tokens, trainable
 

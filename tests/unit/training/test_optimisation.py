@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hylorada import HyLoRADAConfig, LearnableBucketLandmark
 from hylorada.errors import SpecError
+from hylorada.specs.run import OptimisationSpec
 from hylorada.training.optimisation import (
-    OptimisationSpec,
     build_optimizer,
     build_schedule,
     component_of,

@@ -5,19 +5,14 @@ from itertools import chain
 import pytest
 
 from hylorada.errors import SpecError
-from hylorada.training.order import DealtBatches
+from hylorada.specs.run import TrainingSpec
+from hylorada.training.loop import DealtBatches
 
 
 def batches(processes: int, accumulation: int = 1, items: int = 12) -> list[list[int]]:
     """The items of each micro-step over all processes, in the order of the processes."""
-    dealt = [
-        list(
-            DealtBatches(
-                items, 4, accumulation=accumulation, seed=7, process=rank, processes=processes
-            )
-        )
-        for rank in range(processes)
-    ]
+    spec = TrainingSpec(batch_size=4, accumulation=accumulation, seed=7)
+    dealt = [list(DealtBatches(items, spec, rank, processes)) for rank in range(processes)]
     return [list(chain(*step)) for step in zip(*dealt, strict=True)]
 
 
@@ -41,7 +36,7 @@ def test_a_short_last_batch_is_shared_evenly() -> None:
 
 
 def test_epochs_differ_and_repeat_exactly() -> None:
-    order = DealtBatches(12, 4, seed=7)
+    order = DealtBatches(12, TrainingSpec(batch_size=4, seed=7))
     first = list(order)
     order.epoch = 1
     second = list(order)
@@ -50,20 +45,20 @@ def test_epochs_differ_and_repeat_exactly() -> None:
 
 
 def test_the_length_is_the_number_of_micro_batches() -> None:
-    order = DealtBatches(11, 4, accumulation=2)
+    order = DealtBatches(11, TrainingSpec(batch_size=4, accumulation=2))
     assert len(order) == len(list(order)) == 6
 
 
 def test_items_that_cannot_be_shared_evenly_are_refused() -> None:
     with pytest.raises(SpecError, match="got 11; use 10"):
-        DealtBatches(11, 4, processes=2)
+        DealtBatches(11, TrainingSpec(batch_size=4), processes=2)
 
 
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:
-    with pytest.raises(SpecError, match="multiple of accumulation × processes, 3 × 1; got 4"):
-        DealtBatches(11, 4, accumulation=3)
+    with pytest.raises(SpecError, match="multiple of accumulation × processes, 2 × 3; got 4"):
+        DealtBatches(12, TrainingSpec(batch_size=4, accumulation=2), processes=3)
 
 
 def test_empty_data_is_refused() -> None:
     with pytest.raises(SpecError, match="at least one item"):
-        DealtBatches(0, 4)
+        DealtBatches(0, TrainingSpec())

@@ -15,12 +15,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, TrainerCallback, Tra
 
 from hylorada import HyLoRADAConfig
 from hylorada.errors import CheckpointError, SpecError
+from hylorada.specs.run import OptimisationSpec, TrainingSpec
 from hylorada.training.audit import UntrainedParameterError
-from hylorada.training.checkpoints import checkpoints
-from hylorada.training.continuation import load_parameters, restore_random_state
-from hylorada.training.loop import DivergenceError
-from hylorada.training.optimisation import OptimisationSpec
-from hylorada.training.settings import TrainingSpec
+from hylorada.training.loop import (
+    DivergenceError,
+    checkpoints,
+    load_parameters,
+    restore_random_state,
+)
 from hylorada.training.trainer import TrainingOutcome, train, validation_loss
 
 LLAMA = LlamaConfig(

@@ -32,7 +32,7 @@ LANDMARKS = arm("landmarks", 0.035, "candidate", 9473)
 def test_a_control_that_does_more_explains_the_gain() -> None:
     judged = study(LANDMARKS, arm("low_rank", 0.081, "control", 9216))
     verdict = judged.verdict("landmarks")
-    assert (verdict.label, verdict.explained_by) == ("A", ("low_rank",))
+    assert (verdict.label, verdict.explained_by) == ("A", ["low_rank"])
     assert verdict.sentence.startswith("landmarks: perplexity 3.50 % [3.")
     assert verdict.sentence.endswith(
         "lower than lora's (3 seeds): a strong gain. "
@@ -44,14 +44,14 @@ def test_a_control_that_does_more_explains_the_gain() -> None:
 
 def test_a_control_that_is_not_told_apart_may_explain_the_gain() -> None:
     judged = study(LANDMARKS, arm("low_rank", 0.0349, "control", 9216))
-    assert judged.verdict("landmarks").explained_by == ("low_rank",)
+    assert judged.verdict("landmarks").explained_by == ["low_rank"]
     assert judged.verdict("landmarks").sentence.endswith("it may explain the gain.")
     assert judged.comparisons[0].sentence.endswith("not shown to beat this control.")
 
 
 def test_a_beaten_control_explains_nothing() -> None:
     judged = study(LANDMARKS, arm("bias", 0.019, "control", 576))
-    assert judged.verdict("landmarks").explained_by == ()
+    assert judged.verdict("landmarks").explained_by == []
     assert judged.comparisons[0].beaten
     assert judged.comparisons[0].gain.value == pytest.approx(100 * (1 - 0.965 / 0.981))
     assert judged.sentences[1].startswith("It beats every control of no larger size")
@@ -59,19 +59,19 @@ def test_a_beaten_control_explains_nothing() -> None:
 
 def test_a_larger_control_is_compared_and_explains_nothing() -> None:
     judged = study(LANDMARKS, arm("low_rank", 0.081, "control", 115_200))
-    assert judged.verdict("landmarks").explained_by == ()
+    assert judged.verdict("landmarks").explained_by == []
     assert (judged.comparisons[0].beaten, judged.comparisons[0].no_larger) == (False, False)
     assert "No control of no larger size" in judged.sentences[1]
 
 
 def test_a_control_of_unknown_size_counts_as_no_larger() -> None:
     judged = study(LANDMARKS, arm("low_rank", 0.081, "control"))
-    assert judged.verdict("landmarks").explained_by == ("low_rank",)
+    assert judged.verdict("landmarks").explained_by == ["low_rank"]
 
 
 def test_without_a_gain_there_is_nothing_to_explain() -> None:
     judged = study(arm("landmarks", 0.0, "candidate"), arm("low_rank", 0.081, "control"))
-    assert judged.verdict("landmarks").explained_by == ()
+    assert judged.verdict("landmarks").explained_by == []
 
 
 def test_the_strongest_control_is_named_first() -> None:
@@ -134,12 +134,11 @@ def test_a_study_of_controls_alone_speaks_of_arms() -> None:
 def test_a_self_check_with_an_effect_spoils_the_study() -> None:
     judged = study(LANDMARKS, arm("other", 0.03, "self_check"))
     assert judged.sentences[1].startswith("Do not rely on it: the self-check other")
-    assert [check["passed"] for check in judged.checks()] == [False]
 
 
-def test_a_self_check_without_effect_passes() -> None:
-    checks = study(LANDMARKS, arm("other", 0.0, "self_check")).checks()
-    assert [check["passed"] for check in checks] == [True]
+def test_a_self_check_without_effect_spoils_nothing() -> None:
+    judged = study(LANDMARKS, arm("other", 0.0, "self_check"))
+    assert "self-check" not in " ".join(judged.sentences)
 
 
 def test_a_harmful_arm_is_said_to_raise_perplexity() -> None:

@@ -11,13 +11,19 @@ from scipy.special import stdtrit
 from scipy.stats import nct
 
 from hylorada.errors import SpecError
-from hylorada.verdicts.gains import effect_nats, gain_percent
-from hylorada.verdicts.intervals import simultaneous_ends
-from hylorada.verdicts.labels import VerdictSpec, labels
+from hylorada.verdicts.intervals import (
+    Differences,
+    Pool,
+    paired_differences,
+    pool,
+    simultaneous_ends,
+)
+from hylorada.verdicts.labels import VerdictSpec, effect_nats, gain_percent, labels
 from hylorada.verdicts.power import judged_ends, judged_labels, power
-from hylorada.verdicts.spread import Pool, Spread, pool, spread
 
 SPEC = VerdictSpec()
+# Strong from 0.02 nats on, harmful from -0.005 nats on.
+IN_NATS = VerdictSpec(strong=-math.expm1(-0.02), minimal=math.expm1(0.005))
 STUDIES = 600
 # Three standard errors above 5 % of 600 studies; the plain pooled rule errs in 10 to 25 % of them.
 TOO_OFTEN = 0.05 + 3 * math.sqrt(0.05 * 0.95 / STUDIES)
@@ -67,9 +73,9 @@ def test_one_study_and_many_at_once_get_the_same_labels() -> None:
     assert cell["same_labels"] == cell["studies"]
 
 
-def differences(values: np.ndarray, members: np.ndarray | None = None) -> Spread:
+def differences(values: np.ndarray, members: np.ndarray | None = None) -> Differences:
     inside = np.ones(values.shape[:2], dtype=bool) if members is None else members
-    return spread(
+    return paired_differences(
         values,
         pool(values, inside),
         first=0,
@@ -109,7 +115,7 @@ def test_an_arm_outside_the_pool_has_its_own_t_bound() -> None:
 
 @pytest.mark.parametrize(("sharing", "restrained"), [(1, 1), (2, 2), (6, 3), (9, 3), (25, 5)])
 def test_an_arms_own_bound_is_adjusted_for_a_few_arms(sharing: int, restrained: int) -> None:
-    noisy = Spread(
+    noisy = Differences(
         effects=np.zeros((1, 1)),
         own_variance=np.ones((1, 1)),
         pooled_variance=np.zeros((1, 1)),
@@ -124,10 +130,10 @@ def test_an_arms_own_bound_is_adjusted_for_a_few_arms(sharing: int, restrained: 
     assert reach == pytest.approx(-stdtrit(3, 0.025 / restrained) / 2)
 
 
-def exact(effects: list[float]) -> Spread:
+def exact(effects: list[float]) -> Differences:
     """Effects with a known standard error of 0.001 nats."""
     shape = (1, len(effects))
-    return Spread(
+    return Differences(
         effects=np.array([effects]),
         own_variance=np.zeros(shape),
         pooled_variance=np.zeros(shape),
@@ -141,7 +147,7 @@ def exact(effects: list[float]) -> Spread:
 
 
 def test_open_arms_share_the_error_probability_equally() -> None:
-    ends = simultaneous_ends(exact([0.0, 0.001, 0.002]), strong=0.02, harmful=-0.005)
+    ends = simultaneous_ends(exact([0.0, 0.001, 0.002]), IN_NATS)
     assert ends.low_tail == pytest.approx(0.025 / 3)
     assert ends.high_tail == pytest.approx(0.025 / 3)
     # The upper 1/120 point of the normal distribution is 2.39398.
@@ -149,7 +155,7 @@ def test_open_arms_share_the_error_probability_equally() -> None:
 
 
 def test_a_settled_arm_hands_four_fifths_of_its_share_on() -> None:
-    ends = simultaneous_ends(exact([0.0, 0.001, 0.05]), strong=0.02, harmful=-0.005)
+    ends = simultaneous_ends(exact([0.0, 0.001, 0.05]), IN_NATS)
     assert ends.low_tail[0].tolist() == pytest.approx([0.025 / 3 * 1.4, 0.025 / 3 * 1.4, 0.005 / 3])
     assert ends.low_tail.sum() == pytest.approx(0.025)
     assert ends.high_tail == pytest.approx(0.025 / 3)
@@ -157,19 +163,19 @@ def test_a_settled_arm_hands_four_fifths_of_its_share_on() -> None:
 
 def test_an_arm_settled_by_what_others_handed_on_is_said_to_reach_the_threshold() -> None:
     reach = 0.00227  # Between the reaches at 1.4/3 and at 1/3 of the error probability.
-    ends = simultaneous_ends(exact([0.0, 0.02 + reach, 0.05]), strong=0.02, harmful=-0.005)
-    assert ends.low[0, 1] == 0.02
-    alone = simultaneous_ends(exact([0.0, 0.02 + reach, 0.0]), strong=0.02, harmful=-0.005)
-    assert alone.low[0, 1] < 0.02
+    ends = simultaneous_ends(exact([0.0, 0.02 + reach, 0.05]), IN_NATS)
+    assert ends.low[0, 1] == pytest.approx(0.02, abs=1e-15)
+    alone = simultaneous_ends(exact([0.0, 0.02 + reach, 0.0]), IN_NATS)
+    assert alone.low[0, 1] < 0.0199
 
 
 def test_when_all_arms_are_settled_each_keeps_its_share() -> None:
-    ends = simultaneous_ends(exact([0.04, 0.05]), strong=0.02, harmful=-0.005)
+    ends = simultaneous_ends(exact([0.04, 0.05]), IN_NATS)
     assert ends.low_tail == pytest.approx(0.0125)
 
 
 def test_harmful_arms_step_down_on_the_other_side() -> None:
-    ends = simultaneous_ends(exact([-0.05, 0.0]), strong=0.02, harmful=-0.005)
+    ends = simultaneous_ends(exact([-0.05, 0.0]), IN_NATS)
     assert ends.high_tail[0].tolist() == pytest.approx([0.0025, 0.0225])
     assert ends.high[0, 0] < -0.005
 
@@ -177,7 +183,7 @@ def test_harmful_arms_step_down_on_the_other_side() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=9))
 def test_error_probabilities_never_exceed_the_budget(effects: list[float]) -> None:
-    ends = simultaneous_ends(exact(effects), strong=0.02, harmful=-0.005)
+    ends = simultaneous_ends(exact(effects), IN_NATS)
     assert ends.low_tail.sum() <= 0.025 + 1e-12
     assert ends.high_tail.sum() <= 0.025 + 1e-12
     assert (ends.low <= np.array(effects)).all()

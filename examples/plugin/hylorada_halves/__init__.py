@@ -1,0 +1,1 @@
+"""A landmark design, a metric and a study for hylorada, from outside of it."""

@@ -1,5 +1,0 @@
-"""How coordinates are best divided between A and B: three statements, judged together."""
-
-from hylorada.verdicts.allocation.hypotheses import SMALLEST_SHARE, SMALLEST_SLOPE, hypotheses
-
-__all__ = ["SMALLEST_SHARE", "SMALLEST_SLOPE", "hypotheses"]
